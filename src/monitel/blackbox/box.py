@@ -101,7 +101,7 @@ class Box:
             "readings": lambda: self.journals["readings"].next,
             "stack": crash_stacks.main_stack,
         }
-        #: Returns all open windows as values of records of kind WINDOW. It is called with the lock of the journal of
+        #: Returns all open windows as values of entries of kind WINDOW. It is called with the lock of the journal of
         #: metrics held, so that each window is either open or in the journal.
         self.open_windows: Callable[[], list[tuple[int, bytes]]] = list
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]  # append what was collected, before a snapshot

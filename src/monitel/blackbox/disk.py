@@ -19,7 +19,7 @@ _LARGEST = 4 << 20  # bytes of a file: it is loaded as a whole
 
 
 def seal(journal: Journal, older_than_s: float = 0.0) -> None:
-    """Let the next record begin a segment, if the active one has unsettled items and is as old as that."""
+    """Let the next entry begin a segment, if the active one has unsettled items and is as old as that."""
     with journal.lock:
         active = journal._active
         if active is None or active.next <= max(active.first, journal.settled + 1):

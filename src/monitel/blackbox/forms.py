@@ -1,6 +1,6 @@
-"""The plain values in the records of a journal, its names and a snapshot.
+"""The plain values in the entries of a journal, its names and a snapshot.
 
-Each kind of record (:mod:`monitel.blackbox.record`) has one form. Fields are only appended, so that a later version
+Each kind of entry (:mod:`monitel.blackbox.record`) has one form. Fields are only appended, so that a later version
 reads what an earlier one has left.
 
 ========  ======================================================================================================

@@ -104,10 +104,10 @@ class Segment:
         self.size = size  # bytes in the box or in anonymous memory
         self.first = self.next = first  # number of its first item, and after its last one
         self.buffer: Any = None  # its bytes; None on the disk, unless they are loaded
-        self.end = HEAD.size  # offset after its last record
+        self.end = HEAD.size  # offset after its last entry
         self.begun_s = time.monotonic()
         self.asked_s = 0.0  # monotonic time since which a sender waits for it to be moved to the disk; 0 for none
-        self.is_damaged = False  # a record was missing or senseless
+        self.is_damaged = False  # an entry was missing or senseless
 
 
 class Journal:
@@ -151,7 +151,7 @@ class Journal:
     # ---- writing
 
     def append(self, kind: int, payload: bytes, items: int = 1) -> int:
-        """Append a record with a value in marshal format 2, and return the number of its last item. Never raises.
+        """Append an entry with a value in marshal format 2, and return the number of its last item. Never raises.
 
         Any thread, signal handler or destructor may call it.
         """
@@ -163,12 +163,12 @@ class Journal:
                 if segment is None or (end := (offset := segment.end) + _FRAME + length) > segment.size:
                     self._roll(_FRAME + length)
                     continue
-                record, following = _pack_frame(length, crc32(body, number & MASK)) + body, number + items
+                entry, following = _pack_frame(length, crc32(body, number & MASK)) + body, number + items
                 place = slice(offset, end)
                 if self.next == number and self._active is segment:
                     # From the check on nothing is called, and no object is made that the garbage collector tracks: no
                     # signal handler and no destructor can interrupt.
-                    segment.buffer[place] = record  # a copy within memory: no system call, the GIL is kept
+                    segment.buffer[place] = entry  # a copy within memory: no system call, the GIL is kept
                     segment.end = end
                     segment.next = self.next = following
                     break
@@ -177,7 +177,7 @@ class Journal:
         return number + items - 1
 
     def _roll(self, length: int) -> None:
-        """Begin a segment with room for a record. The caller holds the lock, and looks again what is active."""
+        """Begin a segment with room for an entry. The caller holds the lock, and looks again what is active."""
         first, full, spare = self.next, self._active, self._spare
         new = spare if spare is not None and spare.size >= HEAD.size + length else self._make(HEAD.size + length)
         segments, head, kept = [*self.segments, new], HEAD.pack(MAGIC, first), None if new is spare else spare
@@ -239,7 +239,7 @@ class Journal:
                 self._spare = spare
 
     def enter_box(self) -> None:
-        """Let the next record begin a segment in the box, which was just made."""
+        """Let the next entry begin a segment in the box, which was just made."""
         with self.lock:
             if self._active is not None and self._active.where == MEMORY:
                 self._active = None
@@ -265,7 +265,7 @@ class Journal:
     # ---- reading and settling
 
     def read(self, most: int = 500, most_bytes: int = 1 << 20) -> list[Item]:
-        """Return the oldest items that are not settled, for one request: so many records and bytes, or one record.
+        """Return the oldest items that are not settled, for one request: so many entries and bytes, or one entry.
 
         They stay until :meth:`settle` or :meth:`give_back`. There are none, too, if they must be loaded from the disk,
         or moved to it, first.
@@ -293,7 +293,7 @@ class Journal:
                     self._cursor = segment, begin, self._pinned + 1
                     return found
                 self._pinned = 0
-                # If the file has no record here, and nothing after its last one, the items were never in it.
+                # If the file has no entry here, and nothing after its last one, the items were never in it.
                 parts = [*scan(buffer, begin, end, first)]
                 begin = parts[-1].end if parts else begin
                 segment.is_damaged = any(part.number >= number for part in parts) or any(buffer[begin:end])
@@ -475,7 +475,7 @@ class Journal:
                 break
 
     def items(self, segment: Segment, number: int = 1) -> Iterator[Item]:
-        """Yield the records of a segment from an item on, as far as they are sound."""
+        """Yield the entries of a segment from an item on, as far as they are sound."""
         if segment.buffer is None:
             self.load(segment)
         read = _items(segment.buffer, HEAD.size, segment.end, segment.first, number=number, limit=segment.next)

@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
     time_ns: int  # Unix
     position: int  # number of the next item of the journal of metrics
-    windows: list[tuple[int, bytes]]  # that are open, as values of records of kind WINDOW
+    windows: list[tuple[int, bytes]]  # that are open, as values of entries of kind WINDOW
     values: dict[str, Any]  # the parts that the sources of the box have returned
 
 

@@ -1,13 +1,13 @@
 """The form of the files of a record: journals, slots and names. All of them are read while they are written.
 
-    journal  magic, number of the first item (u64), records, zeros
-    record   length and CRC-32 of the body (u32 each), body
+    journal  magic, number of the first item (u64), entries, zeros
+    entry    length and CRC-32 of the body (u32 each), body
     body     kind (u16), items (u32), value in marshal format 2
     slots    two versions of a value, written in turn: whenever the process is killed, one of them is whole
-    names    definitions, appended, to which records and the snapshot refer by number
+    names    definitions, appended, to which entries and the snapshot refer by number
 
-Items are numbered from 1 in each journal. The checksum is seeded with the number of the record's first item, so a
-record counts at its place only: files may be moved, torn at the end, or there twice.
+Items are numbered from 1 in each journal. The checksum is seeded with the number of the entry's first item, so an
+entry counts at its place only: files may be moved, torn at the end, or there twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EVENT, WINDOW, NUMBERS, RANGES, READING, SPANS, REQUEST = range(1, 8)
 
 MAGIC = b"mtjrn\x00\x00\x01"
 HEAD = struct.Struct("<8sQ")  # of a file: magic, number of the first item
-FRAME = struct.Struct("<II")  # of a record: length and CRC-32 of the body
+FRAME = struct.Struct("<II")  # of an entry: length and CRC-32 of the body
 BODY = struct.Struct("<HI")  # kind, items
 OVERHEAD = FRAME.size + BODY.size
 MASK = 0xFFFFFFFF
@@ -60,7 +60,7 @@ _SLOT_BYTES = 4096
 
 
 class Item(NamedTuple):
-    """A record, or the part of it that is not settled: the number of its first item, and of how many it consists.
+    """An entry, or the part of it that is not settled: the number of its first item, and of how many it consists.
 
     If there are several items, the value is a list with an element for each.
     """
@@ -80,7 +80,7 @@ class Item(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The place of a record in a file."""
+    """The place of an entry in a file."""
 
     number: int
     items: int
@@ -90,7 +90,7 @@ class Part(NamedTuple):
 
 
 def scan(buffer: Any, begin: int, end: int, number: int) -> Iterator[Part]:
-    """Yield the whole records from offset ``begin``, with the first item ``number``, to the first damaged one."""
+    """Yield the whole entries from offset ``begin``, with the first item ``number``, to the first damaged one."""
     while begin + OVERHEAD <= end:
         length, crc = FRAME.unpack_from(buffer, begin)
         stop = begin + FRAME.size + length
@@ -130,10 +130,10 @@ def mark_ended(folder: Folder) -> None:
         folder.write(ENDED, b"", 0)
 
 
-def pack_file(first: int, records: Iterable[tuple[int, Any, int]]) -> bytes:
-    """Return a file with records, each as kind, value and number of items, from an item on."""
+def pack_file(first: int, entries: Iterable[tuple[int, Any, int]]) -> bytes:
+    """Return a file with entries, each as kind, value and number of items, from an item on."""
     content, number = bytearray(HEAD.pack(MAGIC, first)), first
-    for kind, value, items in records:
+    for kind, value, items in entries:
         body = BODY.pack(kind, items) + marshal.dumps(value, 2)
         content += FRAME.pack(len(body), zlib.crc32(body, number & MASK)) + body
         number += items
@@ -257,8 +257,8 @@ class Names:
         self.folder: Folder | None = None
         self._lock = RLock()
         self._numbers: dict[Hashable, int] = {}
-        self._records: list[bytes] = []
-        self._written = WeakKeyDictionary[Any, tuple[int, int]]()  # records and bytes in the file of a folder
+        self._entries: list[bytes] = []
+        self._written = WeakKeyDictionary[Any, tuple[int, int]]()  # entries and bytes in the file of a folder
         self.define([(None, identity)])
 
     def define(self, pairs: Iterable[tuple[Hashable, Any]]) -> list[int]:
@@ -280,19 +280,19 @@ class Names:
 
     def _add(self, body: bytes) -> int:
         while True:
-            number = len(self._records)
-            record = FRAME.pack(len(body), zlib.crc32(body, number)) + body
-            if len(self._records) == number:  # else a signal handler has defined something
-                self._records.append(record)
+            number = len(self._entries)
+            entry = FRAME.pack(len(body), zlib.crc32(body, number)) + body
+            if len(self._entries) == number:  # else a signal handler has defined something
+                self._entries.append(entry)
                 return number
 
     def copy(self, folder: Folder) -> None:
         """Write the definitions that are missing in the file of a folder, which may raise an OSError."""
         with self._lock:
-            records, size = self._written.get(folder, (0, 0))
-            content = b"".join(self._records[records:])
-            count = len(self._records)
-        if count > records:
+            entries, size = self._written.get(folder, (0, 0))
+            content = b"".join(self._entries[entries:])
+            count = len(self._entries)
+        if count > entries:
             folder.write(NAMES, content, size)  # without the lock: a disk may hang. Another thread writes the same
             with self._lock:
                 self._written[folder] = max(self._written.get(folder, (0, 0)), (count, size + len(content)))

@@ -193,7 +193,7 @@ class Recorder:
         self._table.warn()
 
     def open_windows(self) -> list[tuple[int, bytes]]:
-        """Return the open windows as values of records of kind WINDOW; with the lock of the journal held.
+        """Return the open windows as values of entries of kind WINDOW; with the lock of the journal held.
 
         The snapshot has the totals of that moment.
         """

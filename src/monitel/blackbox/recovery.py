@@ -5,7 +5,7 @@ The record of a killed process becomes one that can be delivered, once, however 
 1. Take the lock: the process has ended, and no other collector is here (:func:`claim`).
 2. Append what the snapshot has and the journals have not, such as open windows, and the death: one file for each
    journal, under a name that nobody reads. Another collector writes these files anew (:meth:`Dead.end`, with what
-   ``_last_records`` of ``monitel_otlp.export.collector`` returns).
+   ``_last_entries`` of ``monitel_otlp.export.collector`` returns).
 3. Rename ``state`` to ``ended``: this commits the files, and from now on nothing is appended (``mark_ended``).
 4. Deliver in place (``Delivery`` of ``monitel_otlp.export.records``), or move to the spool folder (:meth:`Dead.move`);
    remove.
@@ -187,19 +187,19 @@ class Dead:
             if not is_loaded:
                 segment.buffer = None
 
-    def end(self, records: dict[str, list[tuple[int, Any]]]) -> None:
-        """Append the last records of the process, each of one item, all of them or none, and never again."""
+    def end(self, last: dict[str, list[tuple[int, Any]]]) -> None:
+        """Append the last entries of the process, each of one item, all of them or none, and never again."""
         assert self.box is not None
         for name in self.box.names():
             if name.endswith(".end"):  # of a collector that was killed
                 self.box.unlink(name)
-        for name, values in records.items():
+        for name, values in last.items():
             if values:
                 first = self.journals[name].next
                 content = pack_file(first, ((kind, value, 1) for kind, value in values))
                 self.box.write(f"{name}-{first:015}.end", content, 0)
         mark_ended(self.box)
-        for name in records:
+        for name in last:
             self._adopt(name, self.journals[name].settled, self.journals[name].holes())
 
     def note_position(self) -> None:

@@ -82,12 +82,12 @@ class Collector:
         if not dead.has_ended:
             record = read_record(box, dead.disk)
             death = None if record.owner.lives_on else death_of(record, self.observed)
-            records = {} if dead.is_unread else _last_records(dead, record, death)
+            last = {} if dead.is_unread else _last_entries(dead, record, death)
             left = path if is_kept else (dead.spool or path.parent) / dead.name
             store_death(record, death, left)  # first: nobody does it after the commit
             if is_kept:
                 return
-            dead.end(records)
+            dead.end(last)
             if death is not None:
                 self.deaths.append(death)
         self.boxes += 1
@@ -152,7 +152,7 @@ def collect(
     return found
 
 
-def _last_records(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
+def _last_entries(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
     """Return what is missing at the end of the journals: open windows, a reading of the counters, and the death."""
     found: dict[str, list[tuple[int, Any]]] = {
         "metrics": [(WINDOW, (each.number, each.content)) for each in record.open_windows],

@@ -72,7 +72,7 @@ def unsettled(dead: Dead) -> int:
 
 
 def damaged_ends(dead: Dead) -> int:
-    """Return the number of files on the disk with something behind the last whole record of their journal.
+    """Return the number of files on the disk with something behind the last whole entry of their journal.
 
     Nobody knows how many items it was. After a kill in the middle of a write the items are in the box, too.
     """
