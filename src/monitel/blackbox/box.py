@@ -61,14 +61,14 @@ class Box:
     not be made, or was removed, is made again each minute. After the constructor nothing raises. A forked child leaves
     the box to its parent, and may make another one.
 
-    What memory cannot hold, and what is left at the exit, goes to a folder in ``spool``. Beyond ``memory_bytes`` the
-    oldest items are dropped as ``queue_full``, beyond ``disk_bytes`` as ``spool_full``. ``identity`` describes the
+    What memory cannot hold, and what is left at the exit, goes to a folder in ``spool_root``. Beyond ``memory_bytes``
+    the oldest items are dropped as ``queue_full``, beyond ``disk_bytes`` as ``spool_full``. ``identity`` describes the
     process; the journals in its ``off`` have no reader. ``mark`` stands for the endpoints, at the end of the name.
     """
 
     def __init__(
         self,
-        spool: Path | None,
+        spool_root: Path | None,
         root: Path | None,
         identity: dict[str, Any],
         *,
@@ -82,11 +82,12 @@ class Box:
         facts = process_facts()
         parts = [time.strftime("%Y%m%dT%H%M%S", time.gmtime()), str(facts["pid"]), facts["start"] or "0"]
         self.name = "-".join([*parts, os.urandom(3).hex(), *[mark] * bool(mark)])
-        self.spool = None if spool is None else Path(os.path.abspath(spool))  # noqa: PTH100  no link is resolved: that waits for the disk
+        self.spool_root = None if spool_root is None else Path(os.path.abspath(spool_root))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
         parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
-        self.names = Names({**identity, **facts, "parent": parent, "name": self.name, "spool": str(self.spool or "")})
+        place = {"parent": parent, "name": self.name, "spool": str(self.spool_root or "")}
+        self.names = Names({**identity, **facts, **place})
         self.room = Room(box_bytes, memory_bytes)
         self._writer = Worker("monitel", self._write, interval_s)
         self._mover = Worker("monitel-disk", self._move, interval_s)
@@ -124,7 +125,7 @@ class Box:
 
     def start(self) -> None:
         self._writer.start()
-        if self.spool is not None:
+        if self.spool_root is not None:
             self._mover.start()
 
     @contextmanager
@@ -143,7 +144,7 @@ class Box:
             noun, effect = f"the box of {self.name}", "what is recorded now does not survive a kill of this process"
         else:
             self.disk_problem = str(error)
-            noun, effect = f"the spool in {self.spool}", "what memory cannot hold is dropped"
+            noun, effect = f"the spool in {self.spool_root}", "what memory cannot hold is dropped"
         warn_once(_log, "%s cannot be used, so %s: %s", noun, effect, error, key=(self.name, place))
 
     def _try(self, part: str, step: Callable[[], Any]) -> Any:
@@ -340,7 +341,7 @@ class Box:
 
         Items are moved after so many seconds, those without a sender at once.
         """
-        if self.spool is None:
+        if self.spool_root is None:
             return
         journals = [*self.journals.values()]
         done = [self.disk is None or self._try_disk(self._open_disk)]
@@ -366,9 +367,9 @@ class Box:
         return True
 
     def _open_disk(self) -> Folder:
-        assert self.spool is not None
+        assert self.spool_root is not None
         if self.disk is None or not self.disk.is_held():
-            self.disk = make_shown(self.spool / self.name, self._fill_disk)
+            self.disk = make_shown(self.spool_root / self.name, self._fill_disk)
             for journal in self.journals.values():  # what was in a folder that was removed is lost
                 journal._tail = None
                 while journal.drop_oldest("disk", (DISK,)):

@@ -71,11 +71,11 @@ def sweep(*parents: Path | None) -> None:
                     folder.remove()
 
 
-def claim(path: Path, spool: Path | None = None, *, root: Path | None = None) -> Dead:
+def claim(path: Path, spool_root: Path | None = None, *, root: Path | None = None) -> Dead:
     """Take the record of an ended process: its box, its spool folder, or both, whichever is given.
 
-    The spool folder of a box is in the folder that its process has used, if that exists here, else in ``spool``; the
-    box of a spool folder is in ``root``. What is senseless gets another name, so that it is reported once.
+    The spool folder of a box is in the folder that its process has used, if that exists here, else in ``spool_root``;
+    the box of a spool folder is in ``root``. What is senseless gets another name, so that it is reported once.
 
     Raises an :class:`InUseError` if its process runs or somebody else has it, a ``MissingFolderError`` if there is no
     such folder any more, another FolderError if it cannot be used, and an OSError if it cannot be read now.
@@ -99,8 +99,8 @@ def claim(path: Path, spool: Path | None = None, *, root: Path | None = None) ->
         try:
             given = take(path)
             if is_box(given.names()):
-                spool = spool_of(names_of(given), spool)
-                dead = Dead(given, take_other(spool), spool)
+                spool_root = spool_root_of(names_of(given), spool_root)
+                dead = Dead(given, take_other(spool_root), spool_root)
             else:
                 dead = Dead(take_other(root), given)
         except (OSError, FolderError):
@@ -130,7 +130,7 @@ def forget_unread(root: Path) -> None:
                     dead.remove()
 
 
-def spool_of(names: Sequence[Any], given: Path | None = None) -> Path | None:
+def spool_root_of(names: Sequence[Any], given: Path | None = None) -> Path | None:
     """Return the folder of the spools of a process, from its names, if its parent exists here; else the given one."""
     recorded = names[0].get("spool") if names else None
     return Path(recorded) if recorded and Path(recorded).parent.is_dir() else given
@@ -141,13 +141,13 @@ class Dead:
 
     Whoever has it from :func:`claim` is the only one until it is closed; without the locks it may only be read.
     Its journals are readable like those of this process; those without a reader have nothing to send. :meth:`move`
-    makes the spool folder in ``spool``.
+    makes the spool folder in ``spool_root``.
     """
 
-    def __init__(self, box: Folder | None, disk: Folder | None, spool: Path | None = None) -> None:
+    def __init__(self, box: Folder | None, disk: Folder | None, spool_root: Path | None = None) -> None:
         record = read_record(box, disk, journals=())
-        self.box, self.disk, self.spool = box, disk, spool
-        self.name, self.names = record.path.name, record.names
+        self.box, self.disk, self.spool_root = box, disk, spool_root
+        self.name, self.names, self.identity = record.path.name, record.names, record.identity
         self.snapshot, self.totals, self.off = record.snapshot, record.totals, record.off
         self.is_unread = record.is_unread
         self._room = Room()
@@ -232,9 +232,9 @@ class Dead:
             return
         _, names = read_names(self.box, self.disk)
         if self.disk is None:
-            if self.spool is None:
+            if self.spool_root is None:
                 raise FolderError("there is no spool folder")
-            self.disk = make_shown(self.spool / self.name, lambda folder: folder.write(NAMES, names, 0))
+            self.disk = make_shown(self.spool_root / self.name, lambda folder: folder.write(NAMES, names, 0))
         else:  # the process has made it before its last definitions
             self.disk.write(NAMES, names, 0)
         disk = self.disk

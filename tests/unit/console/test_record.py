@@ -68,7 +68,7 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     """Then the box is read like a spool, in place or moved to the disk."""
     found = only(process.killed())
     assert [process.path, own_boxes / KILLED] == [*find_boxes(own_boxes).live, *find_boxes(own_boxes).dead]
-    dead = claim(own_boxes / KILLED, process.box.spool)
+    dead = claim(own_boxes / KILLED, process.box.spool_root)
     with closing(Folder.open(own_boxes / KILLED)) as box:
         event = death_of(read_record(box), Deaths()).event()
     (job,) = Live([str(own_boxes / KILLED)]).look().jobs
@@ -79,9 +79,9 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     (in_place,) = deaths_below(own_boxes / KILLED, [])
     dead.move()
     dead.close()
-    assert process.box.spool is not None
-    assert [process.box.spool / KILLED] == find_spools(process.box.spool).folders
-    (on_disk,) = deaths_below(process.box.spool, [])
+    assert process.box.spool_root is not None
+    assert [process.box.spool_root / KILLED] == find_spools(process.box.spool_root).folders
+    (on_disk,) = deaths_below(process.box.spool_root, [])
     for each in (in_place, on_disk):
         assert (found.step, found.activity, found.stacks) == (each.step, each.activity, each.stacks)
         assert (4194399, "llm", State.DEAD) == (each.pid, each.job.service, each.state)
@@ -95,7 +95,7 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     deaths.add(4194399, End(code=0, time_ns=START), "5")
     with closing(Folder.open(own_boxes / KILLED)) as box:
         record = read_record(box)
-    dead = claim(own_boxes / KILLED, process.box.spool)
+    dead = claim(own_boxes / KILLED, process.box.spool_root)
     dead.end({"logs": [(EVENT, tuple(death_of(record, deaths).event()))]})
     (by_parent,) = jobs_of([process_of(record, alive=False, deaths=deaths)])
     (by_event,) = jobs_of(deaths_below(own_boxes / KILLED, []))
@@ -104,8 +104,8 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     assert (State.ENDED, "ended with exit code 0 without a shutdown") == (found.state, found.death)
     dead.move()
     dead.close()
-    assert process.box.spool is not None
-    (moved,) = jobs_of(deaths_below(process.box.spool, []))  # which has the last step, and not the number of steps
+    assert process.box.spool_root is not None
+    (moved,) = jobs_of(deaths_below(process.box.spool_root, []))  # which has the last step, and not the number of steps
     assert moved.verdict.text.startswith("unknown: an unknown number of steps, a verdict needs 20 steps")
 
 
@@ -114,12 +114,12 @@ def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_b
     process.box.tend_disk(0.0)
     process.close(definition("later"), window(7, 1, 1.0))
     process.killed()
-    dead = claim(own_boxes / KILLED, process.box.spool)
+    dead = claim(own_boxes / KILLED, process.box.spool_root)
     dead.end({})
     dead.move()
     dead.close()
-    assert process.box.spool is not None
-    with closing(Folder.open(process.box.spool / KILLED)) as spool:
+    assert process.box.spool_root is not None
+    with closing(Folder.open(process.box.spool_root / KILLED)) as spool:
         assert ["loss", "later"] == [each.series.name for each in read_record(spool).windows]
 
 
@@ -215,8 +215,8 @@ def copies(process: Recorded, number: int) -> list[Path]:
 def test_spools_are_read_side_by_side(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that hangs costs one wait, not one for each process."""
     paths, all_read, entries = copies(process, 4), Barrier(4), Path.iterdir
-    assert process.box.spool is not None
-    (process.box.spool / KILLED).mkdir(parents=True)
+    assert process.box.spool_root is not None
+    (process.box.spool_root / KILLED).mkdir(parents=True)
 
     def hang(path: Path) -> Iterator[Path]:
         all_read.wait(DEADLINE)

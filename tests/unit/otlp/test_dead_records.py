@@ -9,7 +9,7 @@ from tests.unit.console.recorded import KILLED, SECOND, START, recorded
 
 from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import FolderError
-from monitel.blackbox.recovery import claim, spool_of
+from monitel.blackbox.recovery import claim, spool_root_of
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import take
 from monitel_run.folder import make_run_folder, remove_run_folder
@@ -41,4 +41,4 @@ def test_end_that_a_parent_has_observed_is_in_the_event(own_boxes: Path, tmp_pat
 def test_spool_of_the_collector_is_used_if_that_of_the_process_cannot_exist(tmp_path: Path) -> None:
     """The folders of a container are not made outside of it; a spool that nothing was moved to yet is."""
     for folder, expected in {"gone/spool": tmp_path, "spool": tmp_path / "spool"}.items():
-        assert expected == spool_of([{"spool": str(tmp_path / folder)}], tmp_path)
+        assert expected == spool_root_of([{"spool": str(tmp_path / folder)}], tmp_path)

@@ -51,13 +51,13 @@ class Collector:
     deaths: list[Death] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def take(self, root: Path, spool: Path | None, name: str) -> None:
+    def take(self, root: Path, spool_root: Path | None, name: str) -> None:
         """Collect a record, if it is one of a killed process. Never raises."""
         dead = None
         if self._is_left(root / name):
             return
         try:
-            dead = claim(root / name, spool)
+            dead = claim(root / name, spool_root)
             self._collect(dead)
         except (InUseError, MissingFolderError):
             return
@@ -77,13 +77,13 @@ class Collector:
             return
         path = box.path
         is_kept = self.keep_unread and dead.is_unread
-        if is_kept and not dead.names[0].get("run"):
+        if is_kept and not dead.identity.get("run"):
             return
         if not dead.has_ended:
             record = read_record(box, dead.disk)
             death = None if record.owner.lives_on else death_of(record, self.observed)
             last = {} if dead.is_unread else _last_entries(dead, record, death)
-            left = path if is_kept else (dead.spool or path.parent) / dead.name
+            left = path if is_kept else (dead.spool_root or path.parent) / dead.name
             store_death(record, death, left)  # first: nobody does it after the commit
             if is_kept:
                 return
@@ -122,7 +122,7 @@ class Collector:
 
 def collect(
     root: Path | None,
-    spool: Path | None,
+    spool_root: Path | None,
     deaths: Deaths | None = None,
     stopped: Event | None = None,
     run: str = "",
@@ -135,19 +135,19 @@ def collect(
     Nothing of running processes and of other users is touched. Where a spool folder cannot be written, the record stays
     in the box, and is delivered from there. Thread-safe. Never raises.
 
-    ``spool`` is for processes whose own folder does not exist for this one. ``deaths`` are the ends that the caller has
-    observed; with ``observed_only`` the records of other processes are left. ``run`` is the folder of a ``monitel run``
-    that calls this: the records of its processes are its own, while those of another one that runs are left to that.
-    With ``keep_unread`` the newest boxes that hold nothing to deliver are left to ``monitel autopsy``.
+    ``spool_root`` is for processes whose own folder does not exist for this one. ``deaths`` are the ends that the
+    caller has observed; with ``observed_only`` the records of other processes are left. ``run`` is the folder of a
+    ``monitel run`` that calls this: the records of its processes are its own, those of another that runs are left to
+    that one. With ``keep_unread`` the newest boxes that hold nothing to deliver are left to ``monitel autopsy``.
     """
     found = Collector(deaths or Deaths(), run, observed_only, keep_unread)
     if root is None:
         return found
-    sweep(root, spool)
+    sweep(root, spool_root)
     for name in records(root):
         if stopped is not None and stopped.is_set():
             return found
-        found.take(root, spool, name)
+        found.take(root, spool_root, name)
     forget_unread(root)
     return found
 
@@ -197,12 +197,12 @@ def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stoppe
 
     To stop it after the box or the request that is being processed, set ``stopped``, and then ``accepted``.
     """
-    spool = settings.spool_root.absolute()
+    spool_root = settings.spool_root.absolute()
     root = box_root(settings.box.folder) if settings.box.enabled else None
 
     def run() -> None:
         suppress_instrumentation()
-        collected = collect(root, spool, stopped=stopped, keep_unread=True)
+        collected = collect(root, spool_root, stopped=stopped, keep_unread=True)
         for problem in collected.problems:
             _log.warning("%s", problem)
         for death in collected.deaths:
@@ -211,7 +211,7 @@ def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stoppe
             _log.info("what a killed process has left is now in %s", path)
         if settings.mark:
             accepted.wait()
-            found = {name: folder / name for folder in filter(None, (root, spool)) for name in records(folder)}
+            found = {name: folder / name for folder in filter(None, (root, spool_root)) for name in records(folder)}
             found.pop(own_name, None)  # a record with a spool folder is found there
             deliver_marked(found.values(), settings, root, stopped)
 

@@ -104,7 +104,7 @@ def add_settled(dead: Dead) -> None:
     The items are encoded once more, because their series have begun with them, and their last points have times. To be
     called before such items are removed.
     """
-    journal, mapping = dead.journals["metrics"], mapping_of(dead.names[0])
+    journal, mapping = dead.journals["metrics"], mapping_of(dead.identity)
     if journal.fold is not None:
         return
     totals, last = Totals(dead.names.__getitem__, mapping, dead.totals[:2]), journal.settled
@@ -122,7 +122,7 @@ def add_settled(dead: Dead) -> None:
 def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
     """Return the outboxes of each signal, as those of the process."""
     add_settled(dead)
-    identity = dead.names[0]
+    identity = dead.identity
     return outboxes(dead.journals, identity.get("resource", b""), mapping_of(identity))
 
 
