@@ -106,12 +106,12 @@ def claim(path: Path, spool_root: Path | None = None, *, root: Path | None = Non
         except (OSError, FolderError):
             raise
         except Exception as error:
-            raise set_aside(taken, error) from error
+            raise mark_corrupt(taken, error) from error
         opened.pop_all()
         return dead
 
 
-def set_aside(folders: Iterable[Folder], error: Exception) -> FolderError:
+def mark_corrupt(folders: Iterable[Folder], error: Exception) -> FolderError:
     """Give the folders of a senseless record another name, so that it is reported once; return the error to raise."""
     for folder in folders:
         with suppress(OSError):

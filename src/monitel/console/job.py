@@ -143,7 +143,7 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
     distinguish jobs, but only if two of them have started the same rank: otherwise each rank may have a shell for a
     parent, or the first rank may have started the others.
     """
-    known = settled([*processes])
+    known = with_pool_workers_completed([*processes])
     roots = {id(each): root for each, root in zip(known, _roots(known), strict=True)}
     launches = {roots[id(each)].key for each in known if each.rank is not None}
     found: dict[tuple[object, ...], list[Process]] = {}
@@ -167,7 +167,7 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
     return jobs
 
 
-def settled(processes: Sequence[Process]) -> list[Process]:
+def with_pool_workers_completed(processes: Sequence[Process]) -> list[Process]:
     """Return processes; those that SIGTERM has ended have completed if their parent has, or runs on, as a Pool does."""
     well = {each.key for each in processes if each.key and (each.runs or each.status == COMPLETED)}
     ended: dict[str, Any] = {"state": State.ENDED, "death": "", "status": COMPLETED}

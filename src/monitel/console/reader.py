@@ -18,7 +18,7 @@ from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.reading import Record, RecordError, read_record, text_of
 from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
 from monitel.blackbox.settings import FOLDERS, default_root
-from monitel.console.job import settled
+from monitel.console.job import with_pool_workers_completed
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
 from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of, whole
@@ -228,7 +228,7 @@ def request_stacks(boxes: Sequence[Path]) -> dict[Path, str]:
 
 def deaths_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
-    return [each for each in settled(ends_below(root, problems, journals)) if each.has_died]
+    return [each for each in with_pool_workers_completed(ends_below(root, problems, journals)) if each.has_died]
 
 
 def deaths_beside(processes: Sequence[Process]) -> list[Process]:

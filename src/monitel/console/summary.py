@@ -14,7 +14,7 @@ from statistics import median
 from typing import TextIO
 
 from monitel.blackbox.process import Owner
-from monitel.console.job import Job, jobs_of, settled
+from monitel.console.job import Job, jobs_of, with_pool_workers_completed
 from monitel.console.runs import is_given
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
@@ -46,7 +46,9 @@ def print_summary(
     with suppress(Exception):  # the stream may be closed
         reported, problems = read_ends(folder)
         reported = [each for each in reported if each.owner is not None]
-        found = settled([with_cause(each, cause(each.owner)) for each in reported if each.owner is not None])
+        found = with_pool_workers_completed(
+            [with_cause(each, cause(each.owner)) for each in reported if each.owner is not None]
+        )
         for each, process in zip(reported, found, strict=True):
             if process.status != each.status and each.pid is not None:
                 correct_status(Path(each.spool).parent, each.pid, each.started_ns, process.status)

@@ -449,7 +449,7 @@ def test_one_warning_if_a_source_of_events_hangs(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its events are missing until it returns; everything else is sent."""
-    monkeypatch.setattr("monitel_otlp.export.application.PATIENCE_S", 0.5)
+    monkeypatch.setattr("monitel_otlp.export.application_thread.PATIENCE_S", 0.5)
     released = Event()
     hang = partial(released.wait, 3 * DEADLINE)
     monitel.stats.before_flush.register(hang)

@@ -22,7 +22,7 @@ from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import Record, names_of, page_of, read_record
 from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
-from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, set_aside, sweep
+from monitel.blackbox.recovery import Dead, InUseError, claim, forget_unread, mark_corrupt, sweep
 from monitel.process.os_threads import Event, start_thread
 from monitel.runs.ended import store_death
 from monitel_otlp._compat import suppress_instrumentation
@@ -64,7 +64,7 @@ class Collector:
         except Exception as error:
             _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
             if dead is not None and not isinstance(error, (OSError, FolderError)):
-                error = set_aside(filter(None, (dead.box, dead.disk)), error)
+                error = mark_corrupt(filter(None, (dead.box, dead.disk)), error)
             text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
             self.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
         finally:

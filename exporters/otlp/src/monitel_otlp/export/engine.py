@@ -29,7 +29,7 @@ from monitel.runs.values import RunValues, latest
 from monitel.stats import before_flush, registry
 from monitel_otel.scope import SCOPE
 from monitel_otlp.config.settings import Settings, temporality_preference
-from monitel_otlp.export.application import ApplicationThread
+from monitel_otlp.export.application_thread import ApplicationThread
 from monitel_otlp.export.collector import deliver_leftovers
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries
 from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
