@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from monitel.console.lateness import Times, compared_times, stage_times
-from monitel.console.verdict import ENOUGH_STEPS, Verdict, verdict
+from monitel.console.lateness import ENOUGH_STEPS, Times, compared_times, stage_times
+from monitel.console.verdict import Verdict, verdict
 from monitel.runs.history import RunTime
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, JobName, Process, State
 

@@ -17,6 +17,7 @@ Times: TypeAlias = Mapping[int, Mapping[str, float]]
 
 #: The stages of a cycle, in their order.
 STAGES = ("optimizer", "other", "data", "forward", "backward", "sync")
+ENOUGH_STEPS = 20  # that a process must have made in a period, for its usual times
 _SUSPECT = 0.02  # of the cycle
 _PAIR = 2  # ranks of which neither is the median
 

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from monitel.blackbox.context_page import Context, quantile
-from monitel.console.verdict import ENOUGH_STEPS
+from monitel.console.lateness import ENOUGH_STEPS
 from monitel.runs.process import NO_SAMPLES, Process, StageKey, Total
 from monitel.training.counters import DOWN
 

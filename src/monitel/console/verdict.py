@@ -12,7 +12,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.blackbox.activity import Wait
-from monitel.console.lateness import cycle, suspects
+from monitel.console.lateness import ENOUGH_STEPS, cycle, suspects
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, Process, State
 from monitel.text import counted, duration, named, percent, phrase, step_rate
 
@@ -25,7 +25,7 @@ _S = 10**9
 class Verdict(NamedTuple):
     """The verdict about a job. Names in its text come from the job: print it with ``printable()``."""
 
-    kind: str  # the rule that applies
+    kind: str  # the first column of the table in docs/reference/verdicts.md
     text: str  # one line in plain English
     rank: int | None = None  # that it is about; None for none or several
     stage: str = ""  # the stage, activity or key of a wait that it is about
@@ -57,35 +57,39 @@ _LONGEST_FAILURE = 200  # characters
 
 def _ended_badly(job: Job) -> Verdict | None:
     """The first process that did not complete. One of unknown end may have been the first one, too."""
-    known = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
-    until = min(map(_order, known), default=None)
-    known += [each for each in job.counted if _has_exited(each) and (_order(each) < until if until else job.running)]
-    unknown = _of_unknown_end(job)
-    ended = [*sorted(known, key=_order), *sorted(unknown, key=_order)]
+    known, unknown = sorted(_of_known_end(job), key=_order), sorted(_of_unknown_end(job), key=_order)
+    ended = known + unknown
     if not ended:
         return None
     first = ended[0]
     alike = [each for each in ended if _how(each) == _how(first)]
     sure = bool(known) and first.seen_ns > 0
     kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
-    text = f"{kind}: {named(alike)} {_how(first)}"
-    text += " before the first step" if first.step is None else f" at step {first.step:,}"
-    if kind == "failed" and first.failure:
-        text += f": {first.failure[:_LONGEST_FAILURE]}"
+    text = f"{kind}: {named(alike)} {_end(kind, first)}"
     if len(alike) > 1 and sure:
         text += f", {named([first])} first"
     if kind == "ended" and first.silent_ns:
         text += f", {duration(first.silent_ns)} ago"
     if others := len(ended) - len(alike):
         text += f"; {others:,} more ended{'' if unknown else ' after it'}"
-    key, waiting = _shared_wait(job.running, len(job.running) // 2 + 1)
-    if waiting:
-        text += f"; {phrase(waiting, 'waits', 'wait')} in {key}"
-    elif kind == "ended" and job.running:
-        text += f"; {phrase(job.running, 'runs', 'run')} on"
+    text += _survivors(job, kind)
     text += "" if known else "; look at the end of the output"
     is_named = (sure or len(alike) == 1) and not (known and unknown)
     return Verdict(kind, text, first.rank if is_named else None)
+
+
+def _end(kind: str, first: Process) -> str:
+    """Return how and when the first process ended."""
+    text = _how(first) + (" before the first step" if first.step is None else f" at step {first.step:,}")
+    return f"{text}: {first.failure[:_LONGEST_FAILURE]}" if kind == "failed" and first.failure else text
+
+
+def _survivors(job: Job, kind: str) -> str:
+    """Return what the processes do that run on; empty if that tells nothing."""
+    key, waiting = _shared_wait(job.running, len(job.running) // 2 + 1)
+    if waiting:
+        return f"; {phrase(waiting, 'waits', 'wait')} in {key}"
+    return f"; {phrase(job.running, 'runs', 'run')} on" if kind == "ended" and job.running else ""
 
 
 def _order(process: Process) -> tuple[bool, int, bool]:
@@ -94,6 +98,14 @@ def _order(process: Process) -> tuple[bool, int, bool]:
 
 def _has_exited(process: Process) -> bool:
     return process.state is State.ENDED and process.death.startswith(EXITED)
+
+
+def _of_known_end(job: Job) -> list[Process]:
+    """Return the processes that died or failed, and those that exited before all of these, or while others run."""
+    found = [each for each in job.counted if each.state is State.DEAD or each.status == "failed"]
+    until = min(map(_order, found), default=None)
+    exited = [each for each in job.counted if _has_exited(each)]
+    return found + [each for each in exited if (_order(each) < until if until else job.running)]
 
 
 def _of_unknown_end(job: Job) -> list[Process]:
@@ -135,6 +147,7 @@ _QUIET = frozenset({"", "step", "other"})  # activities in which a rank may wait
 _SLACK_NS = _S  # between the step and its time in the black box
 _LISTED = 3  # ranks
 _AT_THE_END = ", at the end"
+_STUCK_SHARE = 0.1  # of the loop's time, after the end
 
 
 class _Held(NamedTuple):
@@ -224,34 +237,36 @@ def _is_active(process: Process) -> bool:
 
 
 def _held(ranks: Sequence[Process]) -> _Held:  # noqa: PLR0911  a rule each
-    """Return the ranks that the others wait for, by the first of the documented rules 1 to 8 that applies."""
+    """Return the ranks that the others wait for, by the first rule of docs/reference/verdicts.md that applies."""
 
     def by(holding: Sequence[Process], key: str = "", stage: str = "", *, sure: bool = True) -> _Held:
         return _Held(holding, [each for each in ranks if each not in holding], key, stage, sure)
 
     shared, inside = _shared_wait(ranks, max(len(ranks) // 2 + 1, 2))
     if shared and (outside := [each for each in ranks if each not in inside]):
-        return by(outside, key=shared)
+        return by(outside, key=shared)  # rule 1
     syncing = [each for each in ranks if each.stage is not None and each.stage.waits]
     outside = [each for each in ranks if each not in syncing]
     if outside and len(syncing) * 2 >= len(ranks):
         least = min((each.step for each in syncing if each.step is not None), default=None)
         ahead = least is not None and any((each.step or 0) > least for each in outside)
         if not ahead and all(each.stage or each.waits or _is_active(each) for each in outside):
-            return by(outside, stage=_common_stage(syncing))
+            return by(outside, stage=_common_stage(syncing))  # rule 2
     active = [*filter(_is_active, ranks)]
     if 0 < len(active) < len(ranks):
-        return by(active)
+        return by(active)  # rule 3
     if shared or not outside:
-        return _Held(ranks, key=shared, stage="" if shared else _common_stage(ranks))
+        return _Held(ranks, key=shared, stage="" if shared else _common_stage(ranks))  # rule 4
     waiting = [each for each in ranks if each.waits or each.activity == _STUCK]
     if 0 < len(waiting) * 2 < len(ranks) and not any(each in syncing for each in waiting):
-        return by(waiting)
+        return by(waiting)  # rule 5
     if waiting or active:
-        return _Held(ranks)
+        return _Held(ranks)  # rule 6
     steps = [each.step for each in ranks if each.step is not None]
     behind = [each for each in ranks if steps and each.step == min(steps)]
-    return by(behind, sure=False) if len(behind) < len(ranks) == len(steps) else _Held(ranks, sure=False)
+    if len(behind) < len(ranks) == len(steps):
+        return by(behind, sure=False)  # rule 7
+    return _Held(ranks, sure=False)  # rule 8
 
 
 def _common_stage(ranks: Sequence[Process]) -> str:
@@ -335,6 +350,15 @@ def _for_longest(ages_ns: Iterable[int | None]) -> str:
     return "" if longest_ns is None else f" for {duration(longest_ns)}"
 
 
+def _stuck_for_long(job: Job) -> Verdict | None:
+    share, process = _largest(job.counted, lambda each: each.activities.get(_STUCK, 0))
+    if job.running or process is None or share < _STUCK_SHARE:
+        return None
+    time_ns = process.activities[_STUCK]
+    text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({percent(share)})"
+    return Verdict("stuck", text, process.rank, _STUCK, time_ns / _S, share)
+
+
 # ---- starting
 
 _NOT_STARTING = frozenset({"", "other", "shutdown"})  # activities of a process without steps
@@ -369,23 +393,12 @@ def _starting_ns(process: Process) -> int | None:
 
 # ---- losses: compilations, a late rank, waiting for data, checkpoints
 
-ENOUGH_STEPS = 20  # that a process must have made in the period
 _COMPILING, _RECOMPILATIONS = 0.2, 3  # share of the loop's time in code that was compiled before, and their number
 _LATE, _CHANCE = 0.05, 1.0  # share of a step; with few steps, chance divided by the root of their number
 _INPUT = 0.2  # share of each step that waits for data
 _CHECKPOINTS, _CHECKPOINT_PERIOD_NS = 0.2, 600 * _S  # share of the loop's time, and the least time of the loop
-_STUCK_SHARE = 0.1  # of the loop's time
 _PAUSES = 2  # of the longest cycles: a loss must be more than these explain
 _SAVE = "checkpoint.save"
-
-
-def _stuck_for_long(job: Job) -> Verdict | None:
-    share, process = _largest(job.counted, lambda each: each.activities.get(_STUCK, 0))
-    if job.running or process is None or share < _STUCK_SHARE:
-        return None
-    time_ns = process.activities[_STUCK]
-    text = f"stuck: {named([process])} was in waits over their threshold for {duration(time_ns)} ({percent(share)})"
-    return Verdict("stuck", text, process.rank, _STUCK, time_ns / _S, share)
 
 
 def _compile_storm(job: Job) -> Verdict | None:
@@ -494,10 +507,10 @@ def _unknown(job: Job) -> Verdict | None:
         text = f"no step was set; {_SET_STEP}"
     elif not enough:
         most = max(each.made for each in job.counted)
-        steps = f"{counted(most, 'step')}{'' if job.over else ' so far'}"
-        steps = (
-            steps if most or not job.over else "an unknown number of steps"
-        )  # the event of a death has only the last
+        if job.over:  # the event of a death has only the last step
+            steps = counted(most, "step") if most else "an unknown number of steps"
+        else:
+            steps = f"{counted(most, 'step')} so far"
         text = f"{steps}, a verdict needs {ENOUGH_STEPS} steps"
     elif not _data_shares(job):
         text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"
