@@ -39,7 +39,7 @@ _log = logging.getLogger("monitel.otlp")
 
 @dataclass
 class Collector:
-    """What a collection may touch, as at :func:`collect`, and its outcome."""
+    """One collection: its arguments are those of :func:`collect`, the other fields are its outcome."""
 
     observed: Deaths
     run: str
