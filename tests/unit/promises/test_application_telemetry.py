@@ -130,8 +130,10 @@ def test_what_is_open_at_the_shutdown_arrives(receiver: Receiver, start: Start) 
     assert ([3], 1, 1) == found
 
 
-def test_shutdown_behind_a_dead_backend_takes_two_seconds(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data of the application is lost then; monitel's items are on disk."""
+def test_shutdown_behind_a_dead_backend_takes_two_seconds(
+    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Data of the application is lost then, which is printed; monitel's items are on disk."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "4")
     with Peer(never_answers) as peer:
         pipeline = start(endpoint=peer.url)
@@ -140,6 +142,9 @@ def test_shutdown_behind_a_dead_backend_takes_two_seconds(start: Start, monkeypa
         with in_time(3.0):  # two, and what a busy machine adds
             assert not pipeline.shutdown()
     assert 1 == pipeline.account()["logs"].on_disk
+    loss, summary, *_ = capsys.readouterr().err.splitlines()
+    assert "monitel could not send all that the application has recorded by OpenTelemetry's API" == loss
+    assert summary.startswith("monitel: exported 0 windows")
     wait_for_threads()
 
 

@@ -60,6 +60,7 @@ EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (100), before Queues are closed (10)
 _LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
 _LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
+_CUT_SHORT = "monitel could not send all that the application has recorded by OpenTelemetry's API"
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
 
@@ -369,11 +370,11 @@ class Pipeline:
         engine = self.engine
         complete = engine is None or engine.shutdown(timeout, before=self._stop_taking)
         self._stop_taking()
-        self._application.wait(ending, deadline)
+        in_time = self._application.wait(ending, deadline)
         if self._run_ledger is not None:
             self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
         if engine is not None:
-            self._report(engine.series, self.account(), engine.left, stored=engine.stored)
+            self._report(engine.series, self.account(), engine.left, stored=engine.stored, cut_short=not in_time)
         for undo in self.at_end:  # the last one may be SIGTERM's, which does not return after a SIGTERM
             undo()
         return complete and not self.dropped
@@ -385,16 +386,27 @@ class Pipeline:
                 inlet.close()
 
     def _report(
-        self, series: Iterable[Series], accounts: Mapping[str, Account], left: os.PathLike[str], *, stored: bool
+        self,
+        series: Iterable[Series],
+        accounts: Mapping[str, Account],
+        left: os.PathLike[str],
+        *,
+        stored: bool,
+        cut_short: bool = False,
     ) -> None:
-        """Store the end of this process for ``monitel run``; print it without that, and if something was lost."""
+        """Store the end of this process for ``monitel run``; print it without that, and if something was lost.
+
+        ``cut_short``: the application's providers have not ended in time. It is printed, because a log may hang.
+        """
         run_time = None if self._run_ledger is None else self._run_ledger.run_time()
         is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=left, stored=stored)
         if accounts and not (self._is_automatic and self._gives_way):  # the other one reports
+            lines = [_CUT_SHORT] if cut_short else []
             if not is_stored or self.dropped:
-                line = exit_summary(accounts, left, offline=not self._settings.endpoints, stored=stored)
-                with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
-                    print(f"{line}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
+                lines.append(exit_summary(accounts, left, offline=not self._settings.endpoints, stored=stored))
+            with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
+                text = "".join(f"{line}\n" for line in lines)
+                print(text, end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
             if not is_stored and run_time is not None:
                 print_last_line(run_time)
 
