@@ -166,6 +166,14 @@ def test_busy_backend_is_asked_again_and_a_loss_is_one_warning(
     ]
 
 
+def test_flush_of_the_meter_provider_sends_instruments(receiver: Receiver, start: Start) -> None:
+    """Not only the flush of the pipeline: the SDK flushes no reader that is added later."""
+    provider: Any = start().meter_provider
+    provider.get_meter("mine").create_counter("counter").add(3)
+    assert provider.force_flush()
+    assert [3] == receiver.values("counter")
+
+
 def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: Start) -> None:
     """A flush ends at its timeout, and monitel's items are delivered."""
     release = Event()

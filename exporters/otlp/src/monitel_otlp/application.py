@@ -143,13 +143,17 @@ def _run(made: Any, calls: Any) -> None:
 class _Meters(MeterProvider):
     """Has a reader from the first meter on."""
 
-    def __init__(self, use: Callable[[str, MeterProvider], object], **options: Any) -> None:
+    def __init__(self, use: Callable[[str, MeterProvider], Any], **options: Any) -> None:
         super().__init__(**options)
         self._use = use
 
     def get_meter(self, *positional: Any, **named: Any) -> Meter:
         self._use("metrics", self)
         return super().get_meter(*positional, **named)
+
+    def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        reader = self._use("metrics", self)  # the SDK flushes no reader that was added later
+        return reader is None or bool(reader.force_flush(timeout_millis))
 
 
 class _Processor(SpanProcessor, LogRecordProcessor):
