@@ -361,10 +361,11 @@ class Box:
             step(*arguments)
         except (OSError, FolderError) as error:
             self._report("disk", error)
-            return False
         except Exception as error:  # a defect; the next round may succeed
             warn_once(_log, "the spool folder is not complete: %r", error, key=self.name)
-        return True
+        else:
+            return True
+        return False
 
     def _open_disk(self) -> Folder:
         assert self.spool_root is not None

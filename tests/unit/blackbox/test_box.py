@@ -263,6 +263,27 @@ def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(
     assert [own_boxes / box.name] == find_boxes(own_boxes).ended
 
 
+def test_without_a_box_no_file_is_removed_before_the_totals_are_noted(tmp_path: Path) -> None:
+    """Not even after a defect of the exporter: what was in the file would be missing in the totals."""
+
+    class Fold:
+        def plain(self) -> tuple[int, Any]:
+            raise ValueError
+
+    box = Box(tmp_path, None, {})
+    box.journals["logs"].append(EVENT, marshal.dumps("first", 2))
+    box.tend_disk(0.0)
+    (path,) = tmp_path.glob("*/logs-*.log")
+    box.journals["logs"].settle(1, 1)
+    box.journals["metrics"].fold = Fold()  # type: ignore[assignment]
+    box.tend_disk(0.0)
+    assert path.exists()
+    box.journals["metrics"].fold = None
+    box.tend_disk(0.0)
+    assert not path.exists()
+    assert box.close(10.0)
+
+
 def test_full_box_is_no_problem_of_the_disk(
     make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
