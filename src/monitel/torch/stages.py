@@ -21,7 +21,9 @@ from monitel.torch import hooks
 from monitel.torch.cycle import STAGES, Cycle
 from monitel.torch.device_stages import DeviceCycle
 from monitel.torch.recording import open_range, several_ranks, stage_stat
+from monitel.training import activities
 from monitel.training.activities import StageNow, provide_stage
+from monitel.training.step import get_step
 
 if TYPE_CHECKING:
     from monitel.torch.cycle import TrainingThread
@@ -89,10 +91,11 @@ class Backward(hooks.Source):
                     if end_range is not None:
                         end_range(None, None, None)
                     cycle.backward_ended(now())
+                    _end_startup()
 
         for function in (TimedEngine.run_backward, self._among_ranks):
             hooks.compile_only_below(function)
-        for each in (several_ranks, _is_compiled, self._start, self._hook, _accumulates, _begin_ranges):
+        for each in (several_ranks, _is_compiled, self._start, self._hook, _accumulates, _begin_ranges, _end_startup):
             hooks.never_compile(each)
         self._timed = timed = TimedEngine()
         self._queue = timed.queue_callback
@@ -154,6 +157,12 @@ def _begin_ranges(cycle: Cycle, now_ns: int) -> Callable[[None, None, None], Non
     if cycle.forward_since_ns:
         record_past("training.forward", cycle.forward_since_ns, now_ns)
     return open_range("training.backward")
+
+
+def _end_startup() -> None:
+    """End it by the first backward: a loop without an optimizer makes no steps."""
+    if activities.vacant and get_step() is None:
+        activities.begin_steps()
 
 
 def _is_compiled() -> bool:

@@ -122,6 +122,18 @@ def rendezvous() -> Iterator[list[str]]:
         dist.destroy_process_group()
 
 
+def test_first_backward_ends_startup() -> None:
+    """A loop may have no optimizer, which would count its steps; after a step backward changes nothing."""
+    backward = torch.ones((), requires_grad=True).backward
+    assert "startup" == activity()
+    backward()
+    assert ("step", None) == (activity(), monitel.get_step())
+    monitel.set_step(1)
+    with monitel.activity("evaluation"):
+        backward()
+        assert "evaluation" == activity()
+
+
 def test_set_up_of_groups_is_init(rendezvous: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The set-up does not end startup. Groups that are made during training, and meshes, are ``init`` too."""
     init_process_group("gloo", init_method="observed://")
