@@ -85,6 +85,20 @@ def test_what_cannot_be_delivered_is_on_disk(
     assert (ALL, 12) == (spooled(tmp_path / "spool"), last_line(ended.stderr).spooled)
 
 
+MANY = """\
+stats = [Stat("many", [COUNT], 3600.0, attributes={"number": number}) for number in range(2_000)]
+for stat in stats: stat.add(1)
+monitel.register_event_handler(lambda event: event.window and time.sleep(0.3 if event.window.name == "many" else 0))
+"""
+
+
+def test_each_open_window_is_recorded_beside_a_slow_handler(refusing: str, terminate: Terminate) -> None:
+    """There are 2,000, and the handler takes 0.3 s for each: all are recorded before it is called."""
+    ended = terminate(BEGIN + MANY + PAUSE, refusing)
+    line = last_line(ended.stderr)
+    assert (2_012, None) == (line.spooled, line.dropped)
+
+
 def test_run_was_preempted(receiver: Receiver, terminate: Terminate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if the program's handler calls monitel's, and exits by itself."""
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")

@@ -83,6 +83,10 @@ def test_stat_takes_torchs_arguments(monitel: ModuleType) -> None:
         monitel.Stat("x", [], MINUTE, 1, "s")
 
 
+def test_names_of_aggregations_work_in_any_case(make_stat: MakeStat, monitel: ModuleType) -> None:
+    assert (monitel.MEAN, monitel.MAX) == make_stat(aggregations=["mean", "MAX"]).definition.aggregations
+
+
 def test_wrong_arguments_of_a_stat_raise(make_stat: MakeStat, monitel: ModuleType) -> None:
     """TypeError for a wrong type, ValueError for a wrong value, each with what was expected."""
     table: list[tuple[type[Exception], str, str, list[Any]]] = [
