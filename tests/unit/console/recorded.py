@@ -15,7 +15,7 @@ from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
 from monitel.blackbox.record import EVENT, NAMES, NUMBERS, WINDOW, Names, read_names
 from monitel.stats.window import OpenWindow, encode
 from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.metrics.windows import WindowMapping
+from monitel_otlp.metrics.totals import WindowMapping
 
 SECOND = 10**9
 START = 1_767_323_045 * SECOND

@@ -24,7 +24,8 @@ from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.record import Settled
 from monitel.blackbox.recorder import Recorder
 from monitel_otlp.messages.request import LogRecordWriter
-from monitel_otlp.metrics.windows import Draft, WindowWriter
+from monitel_otlp.metrics.totals import Draft
+from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.pipeline import exit_summary
 from monitel_otlp.traces.span_queue import QueuedSpans
 from monitel_otlp.transport.http import HttpTransport

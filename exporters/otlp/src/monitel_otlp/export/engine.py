@@ -43,7 +43,7 @@ from monitel_otlp.metrics.readings import (
     OwnMetrics,
     Readings,
 )
-from monitel_otlp.metrics.windows import Totals, WindowMapping
+from monitel_otlp.metrics.totals import Totals, WindowMapping
 from monitel_otlp.transport import make_transports
 from monitel_run.folder import VARIABLE as RUN_FOLDER
 

@@ -20,7 +20,8 @@ from monitel.process.os_threads import Event
 from monitel_otlp.config.settings import Settings
 from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
 from monitel_otlp.messages.request import Request
-from monitel_otlp.metrics.windows import Totals, WindowMapping, WindowWriter
+from monitel_otlp.metrics.totals import Totals, WindowMapping
+from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 from monitel_otlp.transport.http import TOO_OLD
@@ -116,7 +117,8 @@ def add_settled(dead: Dead) -> None:
         settled = item if item.last <= last else item.split(last + 1 - item.number)[0]
         totals.pass_dropped(settled.number)
         with suppress(Exception):  # of an item that could not be encoded
-            totals.commit(settled.last, outbox.encode([settled]).draft)
+            if (draft := outbox.encode([settled]).draft) is not None:
+                totals.commit(settled.last, draft)
 
 
 def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:

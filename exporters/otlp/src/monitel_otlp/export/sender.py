@@ -19,7 +19,8 @@ from monitel.process.os_threads import Condition, Event, Lock
 from monitel.process.worker import Worker
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.messages.request import REQUESTS, RESOURCES, LogRecordWriter, Request, write_reading, write_spans
-from monitel_otlp.metrics.windows import Draft, WindowMapping, WindowWriter
+from monitel_otlp.metrics.totals import Draft, Totals, WindowMapping
+from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Outbox:
         self.write_queue_size: Callable[[Any], object] = lambda _metrics: None
         self._resource = resource
         self._write = write
-        self._totals: Any = journal.fold
+        self._totals: Totals | None = journal.fold  # type: ignore[assignment]  # no other exporter has one
         self.request: Request | None = None  # to send now
         self._read: Sequence[Item] = ()  # the items of one read that are not settled
         self._most = sys.maxsize  # items of a request; less after one that was too large, or rejected
@@ -161,7 +162,7 @@ class Outbox:
         assert self.request is not None
         last = self.request.items[-1].last
         with self.journal.lock:
-            if self._totals is not None:
+            if self._totals is not None and self.request.draft is not None:
                 self._totals.commit(last, self.request.draft)
             self.journal.settle(last, delivered, **dropped)
         self._read, self.request = _split_after(self._read, last)[1], None

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
     from monitel.blackbox.record import Item
+    from monitel_otlp.metrics.totals import Draft
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -48,7 +49,7 @@ class Request:
     body: bytes  # not compressed; empty if there is nothing to send for the items
     items: Sequence[Item] = ()
     records: int = 0  # points, log records or spans
-    draft: Any = None  # the running totals after it
+    draft: Draft | None = None  # the running totals after it, of metrics
 
     @property
     def number(self) -> int:
