@@ -29,7 +29,7 @@ from monitel.blackbox import context_page
 from monitel.blackbox import disk as on_disk
 from monitel.blackbox.folder import Folder, FolderError, keep_mappings, make_shown, open_root
 from monitel.blackbox.journal import DISK, Journal, Room
-from monitel.blackbox.process import process_facts, process_start
+from monitel.blackbox.process import process_facts
 from monitel.blackbox.record import (
     JOURNALS,
     REJECTED,
@@ -85,8 +85,7 @@ class Box:
         self.spool_root = None if spool_root is None else Path(os.path.abspath(spool_root))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
-        parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
-        place = {"parent": parent, "name": self.name, "spool": str(self.spool_root or "")}
+        place = {"name": self.name, "spool": str(self.spool_root or "")}
         self.names = Names({**identity, **facts, **place})
         self.room = Room(box_bytes, memory_bytes)
         self._writer = Worker("monitel", self._write, interval_s)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from monitel.blackbox.record import VERSION
 
 _EXITING = 0x4  # flag of a process that has released its locks, or is about to
+_PROCESS = "MONITEL_RUN_PROCESS"  # of the recorded process that has started this one, see monitel_run.folder
 
 
 class Owner(NamedTuple):
@@ -55,7 +56,10 @@ def this_process() -> Owner:
 def process_facts() -> dict[str, Any]:
     """Return what tells this process from all others, now and later."""
     boot, namespace = _place(os.getpid())
-    facts = {"version": VERSION, "pid": os.getpid(), "start": process_start(os.getpid()), "boot": boot}
+    start, parent = process_start(os.getpid()), f"{os.getppid()}-{process_start(os.getppid()) or 0}"
+    recorded = os.environ.get(_PROCESS, "").partition(" ")[0]  # its child may be the server that has forked this one
+    parent = parent if recorded in {"", f"{os.getpid()}-{start or 0}"} else recorded
+    facts = {"version": VERSION, "pid": os.getpid(), "start": start, "boot": boot, "parent": parent}
     return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
 
 

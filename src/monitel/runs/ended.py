@@ -24,7 +24,7 @@ from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import REPORTED, STAT, Definition
-from monitel.blackbox.process import Owner, process_facts, process_start
+from monitel.blackbox.process import Owner, process_facts
 from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import claim
@@ -72,8 +72,7 @@ def store_end(
         return False
     try:
         doing, time_ns = at_shutdown()
-        parent = f"{os.getppid()}-{process_start(os.getppid()) or 0}"
-        names: list[Any] = [{**process_facts(), "attributes": dict(attributes), "parent": parent}]
+        names: list[Any] = [{**process_facts(), "attributes": dict(attributes)}]
         totals = []
         for each in series:
             if (name := each.definition.name) in REPORTED:

@@ -142,6 +142,24 @@ monitel.emit("done")
     )
 
 
+def test_worker_of_a_fork_server_is_a_helper() -> None:
+    """Its parent is the server, which is not recorded; the process that has started both is."""
+    script = """
+import multiprocessing, monitel, monitel_otlp
+monitel_otlp.configure(spool_dir="spool", service_name="job")
+if __name__ == "__main__":
+    monitel.set_step(1)
+    worker = multiprocessing.get_context("forkserver").Process(target=monitel.emit, args=("worker",))
+    worker.start()
+    worker.join()
+"""
+    Path("job.py").write_text(script)
+    ended = outcome([*RUN, sys.executable, "job.py"])
+    assert 0 == ended.status
+    assert "monitel run: job, 1 step" in ended.summary
+    assert not re.search("died|ended", ended.summary)
+
+
 @pytest.mark.parametrize(
     ("data", "verdict"), [(0.02, "input-bound: "), (0.0, "healthy: ")], ids=["waits for data", "healthy"]
 )
