@@ -54,7 +54,7 @@ class Snapshot(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A window that is not in the totals of the snapshot."""
+    """A window that was open at the snapshot, or was closed after it."""
 
     number: int  # of its definition
     series: Definition
@@ -72,7 +72,7 @@ class Record:
     snapshot: Snapshot | None = None  # the newest one
     page: Context = Context()  # noqa: RUF009  it is frozen
     items: dict[str, list[Item]] = field(default_factory=dict)  # those not settled, and those after the snapshot
-    settled: dict[str, int] = field(default_factory=dict)  # number of the last item of each journal
+    settled: dict[str, int] = field(default_factory=dict)  # number of the last such item of each journal, and SENDING
     totals: tuple[int, Any] = (0, None)  # number of an item, and the exporter's totals of series up to it
     holes: dict[str, list[tuple[int, int]]] = field(default_factory=dict)  # items that were dropped
     stacks: str = ""  # of all threads at a crash
@@ -180,7 +180,7 @@ class Record:
 
     @cached_property
     def windows(self) -> list[Window]:
-        """The windows that are not in the totals of the snapshot: closed since then, or open, in this order."""
+        """The windows that were closed after the snapshot, or are open in it, in this order."""
         position, opened = (1, []) if self.snapshot is None else (self.snapshot.position, self.snapshot.windows)
         items = (each for each in self.items.get("metrics", ()) if each.kind == WINDOW and each.number >= position)
         found = [(each.number, *each.value) for each in items]

@@ -1,4 +1,4 @@
-"""The pipeline that configure() returns, and its behaviour at fork and exit."""
+"""The pipeline that configure() returns, its behaviour at fork and exit, and the inlet through which it takes items."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class Pipeline:
     worker of torch's DataLoader nothing is recorded, and a warning is logged once, unless ``workers=True``.
 
     Attributes:
-        ended: The result of the shutdown; None before it has ended.
+        ended: The result of the shutdown; None before it has ended. For a rank that does not export, always True.
         meter_provider, logger_provider, tracer_provider: Those for the application's instruments, log records and
             spans.
     """
@@ -170,7 +170,7 @@ class Pipeline:
         self._series_limit = series_limit
         self._final: dict[str, Account] | None = None
         self._ranges: QueuedSpans | None = None
-        self.engine: Engine | None = None  # None in a forked child that has not recorded anything
+        self.engine: Engine | None = None  # None: silent, discarded, or a forked child that has recorded nothing
         self._starting = RLock()
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
@@ -208,7 +208,7 @@ class Pipeline:
 
     @property
     def endpoints(self) -> dict[str, str]:
-        """The address of each signal, without secrets. A signal without an address goes to the spool."""
+        """The address of each signal, without secrets. One without an address goes to the spool, unless it is off."""
         endpoints, off = self._settings.endpoints.items(), self._settings.off
         return {signal: endpoint.public_url for signal, endpoint in endpoints if signal not in off}
 

@@ -142,7 +142,7 @@ class Engine:
             deliver_leftovers(settings, self.box.name, self._accepted, self._stopped)
 
     def _make_senders(self) -> dict[str, Sender]:
-        """Make a sender for each signal with an endpoint; the journals of the others go to the spool folder."""
+        """Make a sender for each signal with an endpoint. What is not off goes to the spool folder without one."""
         found = {}
         transports = make_transports(self.settings)
         for signal in SIGNALS:
