@@ -1,5 +1,6 @@
 """A backend that stores the good records of a request and refuses the request because of the others, as Loki does."""
 
+import marshal
 from os import PathLike
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.support.receiver import Receiver
 from tests.support.spools import rejected_in
 
 import monitel
+from monitel.blackbox.record import EVENT
 from monitel_otlp.messages.request import Request
 from monitel_otlp.transport.answer import count_rejected
 
@@ -158,9 +160,12 @@ def test_backend_to_which_everything_is_too_large_gets_few_requests(receiver: Re
     assert len(receiver.of("logs")) < 100
     receiver.forget_rules()
     receiver.rule(lambda request: Answer(413) if len(request.body) > 20_000 else None)
+    assert pipeline.engine is not None
+    pipeline.engine.box.journals["logs"].append(EVENT, marshal.dumps("one that cannot be encoded", 2))
     for _ in range(4):
         monitel.emit("large", text="x" * 20_000)
     for number in range(100):
         monitel.emit("event", number=number)
     pipeline.force_flush(DEADLINE)
-    assert (100, {"rejected": 1004}) == (pipeline.account()["logs"].delivered, pipeline.account()["logs"].dropped)
+    account = pipeline.account()["logs"]
+    assert (100, {"rejected": 1004, "encoding": 1}) == (account.delivered, account.dropped)

@@ -126,10 +126,13 @@ class Outbox:
         try:
             self.request = self.encode(items)
         except Exception:
+            number = sum(item.items for item in items)
+            if number > 1:
+                self._most = number // 2
+                return
+            warn_once(_log, "an item cannot be encoded, and is dropped (others are only counted)", exc_info=True)
             self.request = Request(self.signal, b"", items, draft=self._draft())
-            if not self.split():
-                warn_once(_log, "an item cannot be encoded, and is dropped (others are only counted)", exc_info=True)
-                self.settle(0, encoding=1)
+            self.settle(0, encoding=1)
         else:
             if len(self.request.body) > REQUEST_BYTES:
                 self.split()
@@ -405,7 +408,8 @@ class Sender:
             url = self._transport.url
             _log.warning("%s accepted a request but rejected %d records: %s", url, answer.rejected, answer.reason)
         outbox.has_accepted, self._is_hopeless = True, False
-        outbox.attempts += bool(outbox.attempts)
+        if outbox.attempts:
+            outbox.attempts += 1
         self._settle(outbox, request.number - left_out, partial_success=left_out)
         if outbox is self._outboxes[0]:
             self._accepted.set()
