@@ -188,11 +188,25 @@ def _roots(processes: Sequence[Process]) -> list[Process]:
 
 
 def replaced(processes: Sequence[Process]) -> list[Process]:
-    """Return the ended processes whose place another process has taken."""
-    by_name: dict[JobName, list[Process]] = {}
-    for each in processes:
-        by_name.setdefault(each.job, []).append(each)
-    return [old for old in processes if not old.runs and any(_replaces(new, old) for new in by_name[old.job])]
+    """Return the ended processes whose place another process has taken.
+
+    While processes of a launcher run, no other one replaces those of it: two jobs without a run id may have one name.
+    """
+    launchers = ["" if each.job.run else root.parent for each, root in zip(processes, _roots(processes), strict=True)]
+    by_name: dict[JobName, list[tuple[Process, str]]] = {}
+    for each, launcher in zip(processes, launchers, strict=True):
+        by_name.setdefault(each.job, []).append((each, launcher))
+    running = {(each.job, launcher) for each, launcher in zip(processes, launchers, strict=True) if each.runs}
+    return [
+        old
+        for old, launcher in zip(processes, launchers, strict=True)
+        if not old.runs
+        and any(
+            _replaces(new, old)
+            for new, of_new in by_name[old.job]
+            if of_new == launcher or (old.job, launcher) not in running
+        )
+    ]
 
 
 def _replaces(new: Process, old: Process) -> bool:

@@ -75,6 +75,14 @@ def test_dead_process_is_replaced_by_a_later_one(later: Process, stays: bool) ->
     assert [] == replaced([live, later])
 
 
+@pytest.mark.parametrize("launcher", ["a", "b"])
+def test_death_in_a_job_that_runs_is_not_hidden_by_another_job_of_its_name(launcher: str) -> None:
+    """Without a run id the launcher decides; if all of its processes have ended, another one has begun it again."""
+    dead, later = launched(1, "a", 1, state=State.DEAD), launched(1, launcher, 3, 200)
+    for others, hidden in (([launched(0, "a", 2)], launcher == "a"), ([], True)):
+        assert ([dead] if hidden else []) == replaced([dead, *others, later])
+
+
 def test_helper_that_has_inherited_the_rank_is_not_the_rank() -> None:
     """A helper that fails beside a rank that completes is named by its process id, and the verdict does not change."""
     rank = replace(launched(1, "a", 1), made=30, step=30, state=State.ENDED, status="completed")
