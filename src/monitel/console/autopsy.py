@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -25,6 +26,7 @@ from monitel.text import (
     number,
     pieces,
     printable,
+    replay_command,
     show,
     step_rate,
     table,
@@ -41,7 +43,6 @@ _RANK = "training.rank"
 _THREAD = re.compile(r"^(?=(?:Current t|T)hread 0x)", re.MULTILINE)
 _OWN = re.compile(r"(?:Current t|T)hread \w+ \[monitel[-\]]")
 _UNKNOWN = "cause unknown, as after SIGKILL or by the OOM killer"
-_ADVICE = "to deliver the telemetry of dead processes: monitel replay"
 
 #: The text in place of a report where there is none.
 NO_BOXES = (
@@ -81,8 +82,10 @@ def _run(arguments: argparse.Namespace) -> int:
     first = [counts(processes) if processes else NO_BOXES, *verdicts]
     sections = [[line for text in first for line in wrapped(text, screen.width)]]
     sections += [[*process_lines(each, screen, now_ns)] for each in processes]
-    if any(each.state is State.DEAD and not each.collected for each in processes):
-        sections.append([*wrapped(_ADVICE, screen.width)])
+    dead = [each.box.parent for each in processes if each.state is State.DEAD and not each.collected]
+    if boxes := {os.path.abspath(each) for each in dead}:  # noqa: PTH100
+        commands = "; ".join(map(replay_command, sorted(boxes)))
+        sections.append(wrapped(f"to deliver the telemetry of dead processes: {commands}", screen.width))
     show("\n\n".join("\n".join(lines) for lines in sections))
     return 0
 

@@ -62,7 +62,7 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         assert "state dead: cause unknown, as after SIGKILL or by the OOM killer; last sign of" in " ".join(
             text.split()
         )
-        assert text.endswith("\nto deliver the telemetry of dead processes: monitel replay\n")
+        assert text.endswith(f"\nmonitel replay {own_boxes} --endpoint http://HOST:4318\n")
         assert before == {each.name: each.read_bytes() for each in box.iterdir()}, "nothing of a dead process changes"
         console("replay", own_boxes, status=1, env={"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/"})
         assert [] == [*own_boxes.iterdir()]

@@ -68,7 +68,7 @@ def test_pipelines_of_one_process_are_replayed_in_their_order(receiver: Receiver
 def test_killed_process_is_reported_and_delivered(receiver: Receiver, train: Run, run: Run, own_boxes: Path) -> None:
     """``doctor`` counts it, with the command; ``replay`` prints the death, and delivers everything once."""
     train(CONFIGURE + "monitel.emit('event', number=7)\nos.kill(os.getpid(), 9)\n", "http://127.0.0.1:9", returncode=-9)
-    killed = f"  killed             1 process; deliver the telemetry with: monitel replay {own_boxes}\n"
+    killed = f"  killed             1 process; deliver the telemetry with: monitel replay {own_boxes} "
     assert killed in run(*COMMAND, "doctor").stdout
     printed = run(*COMMAND, "replay", own_boxes, "--endpoint", receiver.url).stdout
     assert "collected 2 items from 1 black box\n" in printed

@@ -425,8 +425,8 @@ def test_doctor_reports_signals_without_an_endpoint(receiver: Receiver, program:
 def test_doctor_reports_what_waits_on_disk(program: Program, runs: Path, own_boxes: Path) -> None:
     """With the command that delivers it; and the place of black boxes."""
     common = program("doctor", env={"MONITEL_SPOOL_DIR": str(runs)}).sections()["all signals"]
-    waiting = f"{runs}; deliver the telemetry of ended processes with: monitel replay {runs}  (MONITEL_SPOOL_DIR)"
-    assert waiting == common["spool"]
+    command = f"monitel replay {runs} --endpoint http://HOST:4318"
+    assert f"{runs}; deliver the telemetry of ended processes with: {command}  (MONITEL_SPOOL_DIR)" == common["spool"]
     common = program("doctor").sections()["all signals"]
     place = f"{own_boxes} (memory), at most 16,777,216 bytes per process  (MONITEL_BLACK_BOX_DIR)"
     assert place == common["black box"]

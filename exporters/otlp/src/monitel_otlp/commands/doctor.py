@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import FolderError, open_root
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BoxSettings, box_settings
-from monitel.text import CommandError, show
+from monitel.text import CommandError, replay_command, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.config.endpoint import Endpoint
 from monitel_otlp.config.settings import GRPC, HTTP, Settings, read_variable, resolve, sdk_is_disabled
@@ -151,7 +150,7 @@ def _show_common(settings: Settings, folder: Path | None, *, wrong_interval: boo
     if not usable:
         state = f": NOT USABLE, {nearest} is not a folder, or cannot be written"
     elif root.is_dir() and not root.is_symlink() and find_spools(root).folders:
-        state = f"; deliver the telemetry of ended processes with: monitel replay {shlex.quote(str(root))}"
+        state = f"; deliver the telemetry of ended processes with: {replay_command(str(root))}"
     _row("spool", f"{root}{state}", source)
     if sdk_is_disabled():
         _row("problem", "OTEL_SDK_DISABLED=true: configure() records and sends nothing")
@@ -174,7 +173,7 @@ def _show_black_box(settings: BoxSettings) -> None:
     waiting = Counter(each.parent for each in (*boxes.dead, *boxes.ended))
     for folder, number in sorted(waiting.items()):
         killed = f"{number} {'process' if number == 1 else 'processes'}"
-        _row("killed", f"{killed}; deliver the telemetry with: monitel replay {shlex.quote(str(folder))}")
+        _row("killed", f"{killed}; deliver the telemetry with: {replay_command(str(folder))}")
     for problem in boxes.problems:
         _row("problem", problem)
 
