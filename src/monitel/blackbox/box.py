@@ -112,14 +112,17 @@ class Box:
         self.disk: Folder | None = None  # the same of the spool folder
         self._disk_settled: Settled | None = None
         self._snapshotting, self._opening = Lock(), Lock()
-        self._has_snapshot = self._is_over = self._stopping = self._closes = False
+        self._has_snapshot = False
+        self._stopping = False  # no box is made any more, and no stacks are written
+        self._is_over = False  # everything is recorded: snapshot and position stay as they are
+        self._closes = False  # the next round of the disk thread is the last one, and moves everything
         self._next_round = Event()  # to be set after the next round of the disk thread
         self._snapshot_at_s, self._retry_at_s = time.monotonic() + interval_s, math.inf
         self._keep_stacks()  # in the thread that configures, so that an overflow of its stack is recorded
         _live[self.name] = self
 
     @property
-    def disk_bytes(self) -> int:
+    def bytes_on_disk(self) -> int:
         return sum(on_disk.size_on_disk(self.journals[name]) for name in JOURNALS)
 
     def start(self) -> None:
@@ -275,6 +278,7 @@ class Box:
         found = {name: self._try(name, source) for name, source in [*self.sources.items()]}
         values = {name: value for name, value in found.items() if value is not None}
         head = (VERSION, time.time_ns(), position)
+        # Without room for it one without content is written, because older items are removed only up to its position.
         if self._write_state((*head, windows, values)) or self._write_state((*head, [], {})):
             metrics.keep_from, self._has_snapshot = position, True
         elif not self._has_snapshot:
@@ -371,9 +375,7 @@ class Box:
         if self.disk is None or not self.disk.is_held():
             self.disk = make_shown(self.spool_root / self.name, self._fill_disk)
             for journal in self.journals.values():  # what was in a folder that was removed is lost
-                journal._tail = None
-                while journal.drop_oldest("disk", (DISK,)):
-                    pass
+                journal.lose_disk()
         return self.disk
 
     def _fill_disk(self, folder: Folder) -> None:

@@ -434,6 +434,12 @@ class Journal:
         self._discard(found)
         return True
 
+    def lose_disk(self) -> None:
+        """Drop what was on the disk, whose folder was removed."""
+        self._tail = None
+        while self.drop_oldest("disk", (DISK,)):
+            pass
+
     def _is_free(self, segment: Segment) -> bool:
         if segment in {self._active, self._moving}:
             return False

@@ -263,11 +263,11 @@ def read_record(
         found = Record(folder.path, names, snapshot, page_of(folder), items, settled, totals)
         found.holes = {name: [each for of in stored for each in of[2].get(name, ())] for name in (*JOURNALS, REJECTED)}
         found.stacks = text_of(folder, STACKS)
-        _ = found.owner, found.created_ns, found.windows, found.doing_at(found.time_ns)
+        _ = found.owner, found.created_ns, found.windows, found.doing_at(found.time_ns)  # raises if senseless
     except (RecordError, FolderError, OSError):
         raise
     except Exception as error:  # its checksums are right, and its values are not, or are those of another version
-        names_of(*folders)
+        names_of(*folders)  # raises for another version
         raise RecordError(f"its values are not those of a black box: {error!r}") from error
     return found
 

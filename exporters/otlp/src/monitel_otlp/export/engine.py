@@ -66,7 +66,7 @@ _MOST_LATE = 1000  # rounds whose windows wait for event handlers
 _HANDLED, _SENT, _STORED = 0.35, 0.7, 0.95
 _LEAST = 0.2  # seconds, even if there is no time to shut down
 
-_newest_ns: dict[Any, int] = {}  # time of the newest point of each resource in this process
+_newest_ns: dict[Any, int] = {}  # time after the newest point of each resource in this process
 
 
 class Engine:
@@ -278,7 +278,7 @@ class Engine:
             COALESCED: self._totals.coalesced,
         }
         attempts = {signal: sender.seconds for signal, sender in self._senders.items()}
-        spool_bytes = self.box.disk_bytes
+        spool_bytes = self.box.bytes_on_disk
         self._own.write(points, self._read_ns, accounts, totals=totals, spool_bytes=spool_bytes, attempts=attempts)
 
     def _write_queue_size(self, metrics: Any) -> None:
@@ -369,7 +369,7 @@ class Engine:
             readings.settle(readings.next - 1)
         self.box.close(timeout)
         self._is_over = True
-        _newest_ns[self._resource] = self._newest_ns()
+        _newest_ns[self._resource] = self._following_ns()
 
     def discard(self) -> bool:
         """End without a trace, if nothing has been sent; return False if something was, and the engine continues."""
@@ -391,7 +391,8 @@ class Engine:
         self.box.close(_PATIENCE)
         return True
 
-    def _newest_ns(self) -> int:
+    def _following_ns(self) -> int:
+        """Return the earliest time of a point that follows those of this engine; 0 if it has none."""
         windows = [series.latest.end_ns for series in self.series if series.latest is not None]
         numbers = [time_ns for _, time_ns, _ in self.recorder.last_numbers()]  # on the disk, perhaps
         newest = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])

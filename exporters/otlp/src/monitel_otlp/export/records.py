@@ -224,7 +224,7 @@ class Delivery:
         dead.tend()
 
     def _send(
-        self, dead: Dead, signal: str, outboxes: Sequence[Outbox], on_settled: Callable[[], object]
+        self, dead: Dead, signal: str, of_signal: Sequence[Outbox], on_settled: Callable[[], object]
     ) -> Answer | None:
         """Send until nothing is left, or every attempt with the oldest request has failed; return the last answer."""
 
@@ -237,7 +237,7 @@ class Delivery:
 
         transport = self._transports[signal]
         is_down = any(self._transports[each].host == transport.host for each in self._failed)
-        sender = Sender(outboxes, transport, note_position=dead.note_position, set_aside=set_aside)
+        sender = Sender(of_signal, transport, note_position=dead.note_position, set_aside=set_aside)
         while not self._stopped.is_set():
             pause = sender.deliver(self._stopped, on_settled)
             if (trouble := sender.trouble) is not None:
