@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support.hostile import Peer, refusing_url
-from tests.support.inbox import DEADLINE, Answer, Request, points_of, spans_of
+from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, Request, points_of, spans_of
 from tests.support.receiver import MESSAGES, Receiver, partial_success
 from tests.support.spools import folders, parse
 from tests.support.validity.requests import assert_valid
@@ -400,11 +400,13 @@ def test_doctor_prints_each_value_with_its_source(receiver: Receiver, program: P
 def test_doctor_reports_wrong_variables(receiver: Receiver, program: Program) -> None:
     """As problems, not as warnings in the log; the defaults are shown."""
     env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon", "MONITEL_RANKS": "one", "OTEL_SDK_DISABLED": "true"}
+    env |= {TEMPORALITY: "sometimes"}
     printed = program("doctor", "--endpoint", receiver.url, env=env)
     assert [
         "OTEL_SDK_DISABLED=true: configure() records and sends nothing",
         "MONITEL_RANKS: expected all or zero, got 'one'; using 'all'",
         "OTEL_EXPORTER_OTLP_TIMEOUT: expected a positive number of seconds, got 'soon'; using 10 s",
+        f"{TEMPORALITY}: expected cumulative or delta or lowmemory, got 'sometimes'; using cumulative",
     ] == printed.sections()["all signals"]["problem"].splitlines()
     assert ("10 s  (default)", "") == (printed.sections()["logs"]["timeout"], printed.stderr)
 

@@ -20,7 +20,15 @@ from monitel.blackbox.settings import BoxSettings, box_settings
 from monitel.text import CommandError, replay_command, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.config.endpoint import Endpoint
-from monitel_otlp.config.settings import GRPC, HTTP, Settings, read_variable, resolve, sdk_is_disabled
+from monitel_otlp.config.settings import (
+    GRPC,
+    HTTP,
+    Settings,
+    read_variable,
+    resolve,
+    sdk_is_disabled,
+    temporality_preference,
+)
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
 from monitel_otlp.messages.request import REQUESTS, Request
 from monitel_otlp.transport import make_transports
@@ -78,6 +86,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             transports = make_transports(settings)
         except ValueError as error:
             raise CommandError(str(error)) from error
+        temporality_preference()  # which warns of a wrong value
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.consequence is Consequence.DELIVERED]
