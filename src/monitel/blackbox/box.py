@@ -342,7 +342,7 @@ class Box:
     def tend_disk(self, after_s: float) -> None:
         """Move, load and remove what is in the spool folder. The disk may delay it for any time.
 
-        Items are moved after so many seconds, those without a sender at once.
+        Items are moved after so many seconds, those without a sender soon.
         """
         if self.spool_root is None:
             return
@@ -400,6 +400,8 @@ class Box:
         kept = [(journal, journal.next) for journal in self.journals.values() if journal.reader == "disk"]
         if not any(journal.is_in_memory(end) for journal, end in kept):
             return True  # the disk, which may hang, is not needed
+        for journal, _ in kept:
+            on_disk.seal(journal)
         done = self._next_round
         self._mover.wake()
         if not self._mover.started:

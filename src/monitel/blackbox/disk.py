@@ -16,6 +16,7 @@ from monitel.blackbox.journal import BOX, DISK, Journal, Segment
 from monitel.blackbox.record import HEAD, MAGIC, files_of, first_of, scan
 
 _LARGEST = 4 << 20  # bytes of a file: it is loaded as a whole
+_SOON_S = 1.0  # after which a segment that no sender reads ends
 
 
 def seal(journal: Journal, older_than_s: float = 0.0) -> None:
@@ -24,8 +25,9 @@ def seal(journal: Journal, older_than_s: float = 0.0) -> None:
         active = journal._active
         if active is None or active.next <= max(active.first, journal.settled + 1):
             return
-        is_due = journal.reader == "disk" or journal.is_refused
-        if is_due or time.monotonic() - active.begun_s >= older_than_s:
+        if journal.reader == "disk" or journal.is_refused:  # not at once: each segment costs who appends next, and
+            older_than_s = min(older_than_s, _SOON_S)  # wakes this thread
+        if time.monotonic() - active.begun_s >= older_than_s:
             journal._active = None
 
 

@@ -281,7 +281,7 @@ class Recorder:
         identity = self._table.identity(attributes)
         found: list[tuple[int, int, Any]] = []
         for name, value in numbers.items():
-            if type(value) not in {int, float}:  # an earlier handler has changed it
+            if type(value) is not float and type(value) is not int:  # an earlier handler has changed it
                 self.lose("metrics", 1)
                 continue
             series = self._table.of_number(name, attributes, identity)

@@ -18,7 +18,7 @@ import pytest
 from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, FolderError, keep_mappings, make_folder, open_root
-from monitel.blackbox.journal import DISK, MEMORY, Journal, Room
+from monitel.blackbox.journal import BOX, DISK, MEMORY, Journal, Room
 from monitel.blackbox.record import EVENT, HEAD, Item, Names, SlotFile, pack_file, read_names, read_slots
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
@@ -245,6 +245,19 @@ def test_items_in_anonymous_memory_are_sent_from_the_disk(box: Folder, tmp_path:
     made.give_back()
     disk.move(made, lambda: Folder.open(tmp_path))
     assert ["a", "b"] == drain(made)
+
+
+def test_segment_without_a_sender_stays_for_a_second(box: Folder, tmp_path: Path) -> None:
+    """An item of a journal that goes to the disk is not a separate file, however often that is moved."""
+    mine, spool = new(box), Folder.open(tmp_path)
+    mine.reader = "disk"
+    for number in range(20):
+        add(mine, number)
+        disk.move(mine, lambda: spool, 60.0)
+    assert [BOX] == [each.where for each in mine.segments]
+    mine.segments[0].begun_s -= 1.0
+    disk.move(mine, lambda: spool, 60.0)
+    assert ([DISK], [*range(20)]) == ([each.where for each in mine.segments], [each.value for each in stored(mine)])
 
 
 def test_files_in_two_places_are_one_journal(box: Folder, tmp_path: Path) -> None:
