@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
-from sys import is_finalizing
+from sys import is_finalizing, modules
+from time import perf_counter_ns
 from weakref import ref
 
 from monitel import clock
@@ -67,6 +69,7 @@ _entered: Callable[[int, str, int, int], object] | None = None  # called with ea
 _left: Callable[[int], object] | None = None  # called before it ends
 
 _PATIENCE = 0.2  # seconds
+_new = object.__new__
 
 
 class WaitCounter:
@@ -107,7 +110,7 @@ class WaitCounter:
 
     def guard(self) -> _WaitCounterTracker:
         """Return a context manager that counts one wait, from entering to leaving."""
-        tracker = object.__new__(_WaitCounterTracker)
+        tracker = _new(_WaitCounterTracker)
         tracker._waits, tracker._start_ns = self._waits, None
         return tracker
 
@@ -116,60 +119,89 @@ class WaitCounter:
 
 
 class _WaitCounterTracker:
-    """One wait. Entering it again before leaving ends the wait and starts another one, as in torch."""
+    """One wait. Entering it again before leaving ends the wait and starts another one, as in torch.
+
+    With the GIL, no other thread and no signal handler runs between statements without a call. A lock would take a
+    fifth of the time of a wait; it is for what is called, and for a CPython without the GIL.
+    """
 
     __slots__ = ("_start_ns", "_waits")
     _waits: _Waits
     _start_ns: int | None
 
-    def __init__(self) -> None:
+    def __new__(cls) -> _WaitCounterTracker:  # noqa: PYI034  typing.Self is 3.11's
         raise TypeError("_WaitCounterTracker has no constructor: WaitCounter(key).guard() returns one")
 
     def __enter__(self) -> None:
-        if compiling():
+        if "torch._dynamo" in modules and compiling():
             return
         if self._start_ns is not None:
-            self._end()
-        with _lock:
-            key, thread, start_ns = id(self), get_ident(), clock.monotonic_ns()
-            entered, left = _entered, _left  # read once: another thread may replace them
-            try:
-                if entered is not None:  # other processes know the system's clock only
+            self.__exit__()
+        key, thread = id(self), get_ident()
+        start_ns = perf_counter_ns() if clock._injected is None else clock.monotonic_ns()
+        self._start_ns = start_ns  # no call until the wait is there
+        self._waits.in_flight[key] = thread, start_ns
+        if _entered is not None:  # not earlier: _mirror() takes the waits that are there
+            self._show(key, thread, start_ns)
+
+    def _show(self, key: int, thread: int, start_ns: int) -> None:
+        try:
+            with _lock:
+                if (entered := _entered) is not None:  # other processes know the system's clock only
                     real_ns = start_ns if clock.injected() is None else clock.SYSTEM.monotonic_ns()
                     entered(key, self._waits.key, thread, real_ns)
-                self._start_ns = start_ns  # from here on no call: an exception of a signal handler comes before
-                self._waits.in_flight[key] = thread, start_ns
-            except BaseException:
-                if left is not None:
-                    left(key)
-                raise
+        except BaseException:
+            self._start_ns = None  # it has not begun
+            self._waits.in_flight.pop(key, None)
+            if (left := _left) is not None:
+                left(key)
+            raise
 
     def __exit__(self, *_exception: object) -> None:
-        if not compiling():
-            self._end()
-
-    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
-        # Garbage-collected inside the wait: the wait is over. At the end of the interpreter, globals are None.
-        if not is_ending() and getattr(self, "_start_ns", None) is not None:
-            self._end()
-
-    def _end(self) -> None:
-        with _lock:
-            key, now_ns = id(self), clock.monotonic_ns()
-            if (left := _left) is not None and key in self._waits.in_flight:
+        if self._start_ns is None:  # it has ended, or it has not begun, while torch.compile traces
+            return
+        key, waits, left = id(self), self._waits, _left
+        in_flight = waits.in_flight
+        if left is not None and key in in_flight:
+            with _lock:
                 left(key)
-            waits, start_ns, self._start_ns = self._waits, self._start_ns, None  # from here on no call, as above
-            if start_ns is None or key not in waits.in_flight:
-                return  # it has ended, or it is that of another thread of the parent process
-            del waits.in_flight[key]
-            elapsed_ns = now_ns - start_ns
-            waits.count += 1
-            waits.total_ns += elapsed_ns
-            if elapsed_ns > waits.max_ns:
-                waits.max_ns = elapsed_ns
+        now_ns = perf_counter_ns() if clock._injected is None else clock.monotonic_ns()
+        start_ns, self._start_ns = self._start_ns, None  # no call until the wait is counted
+        if start_ns is None or key not in in_flight:
+            return  # another thread has ended it, or it is that of another thread of the parent process
+        del in_flight[key]
+        elapsed_ns = now_ns - start_ns
+        waits.count += 1
+        waits.total_ns += elapsed_ns
+        if elapsed_ns > waits.max_ns:
+            waits.max_ns = elapsed_ns
+        if _maxima or _left is not left:
+            self._note(key, elapsed_ns)
+
+    def _note(self, key: int, elapsed_ns: int) -> None:
+        """Give the wait to the maxima, and to the function that _mirror() has set meanwhile, with this wait."""
+        with _lock:
+            if _left is not None:
+                _left(key)
             for reference in _maxima:
                 if (maxima := reference()) is not None:
-                    maxima._note(waits.key, elapsed_ns)
+                    maxima._note(self._waits.key, elapsed_ns)
+
+    def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
+        # Garbage-collected inside the wait: the wait is over. At the end of the interpreter, globals are None. The
+        # compiler makes one without attributes.
+        if getattr(self, "_start_ns", None) is not None and not is_ending():
+            self.__exit__()
+
+
+def _exit_with_lock(tracker: _WaitCounterTracker, *_exception: object) -> None:
+    with _lock:
+        _exit(tracker)
+
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    _exit = _WaitCounterTracker.__exit__
+    _WaitCounterTracker.__exit__ = _exit_with_lock  # type: ignore[method-assign]
 
 
 def wait_counters() -> dict[str, WaitReading]:
