@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from monitel.testing import ManualClock
 
 _EPOCH_YEAR = 1970
+_EXACT_S = 2**31  # a float has the microsecond
 _LATEST_NS = 2**64 - 1  # 64 bits without a sign
 
 _injected: ManualClock | None = None
@@ -73,6 +74,9 @@ def local_datetime(unix_ns: int) -> datetime:
 def timestamp_ns(timestamp: datetime) -> int:
     """Return nanoseconds since the Unix epoch, limited to 64 bits without a sign; a naive datetime is local time."""
     try:
+        seconds = timestamp.timestamp()
+        if 0 <= seconds < _EXACT_S:
+            return round(seconds * 1e6) * 1000
         seconds = timestamp.replace(microsecond=0).timestamp()  # whole ones are exact as a float
     except TypeError:  # a zone without an offset
         return timestamp_ns(timestamp.replace(tzinfo=None))

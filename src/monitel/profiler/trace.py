@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
@@ -29,6 +30,7 @@ Recorded: TypeAlias = "tuple[Range, int, int, bool]"
 
 _EVENT = '%s%d.%03d,"dur":%d.%03d,"args":{%s"Record function id":%d,"Ev Idx":%d}}'  # faster than an f-string
 _SECOND_NS = 1_000_000_000
+_AT_ONCE = 1000  # lines
 _FIRST_EXTRA_TID = 1 << 22  # thread ids of Linux are smaller
 #: Keys that every trace has, so that metadata cannot use them.
 RESERVED_KEYS = frozenset(
@@ -109,8 +111,10 @@ def _on_collection(phase: str, info: dict[str, Any]) -> None:
 def write_chrome_trace(recording: Recording, path: str | os.PathLike[str]) -> None:
     """Write a recording in torch.profiler's format; times are microseconds since baseTimeNanoseconds."""
     name = os.fspath(path)
+    lines = _lines(recording, name)
     with atomic_file(name) as file:
-        file.writelines(_lines(recording, name))
+        while text := "".join(islice(lines, _AT_ONCE)):
+            file.write(text)
 
 
 def _lines(recording: Recording, path: str) -> Iterator[str]:
@@ -171,10 +175,11 @@ class _Lanes:
 
     def tid(self, track: Track, start_ns: int, end_ns: int) -> int:
         """Return the line of a range."""
-        lines = self._lines.setdefault(track, [])
+        if (lines := self._lines.get(track)) is None:
+            lines = self._lines[track] = []
         for tid, ends in lines:
             while ends and ends[-1] <= start_ns:
-                ends.pop()
+                del ends[-1]
             if not ends or end_ns <= ends[-1]:
                 ends.append(end_ns)
                 return tid
