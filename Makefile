@@ -47,8 +47,8 @@ docs: $(DOCS)/.installed  ## the site into build/site; a broken link or referenc
 docs-serve: $(DOCS)/.installed  ## the site at http://127.0.0.1:8000, built again after each change
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs serve --watch src --watch exporters
 
-bench: $(STAMP)  ## the numbers of docs/explanation/performance.md, as ratios to its peers
-	$(BIN)/python tests/bench/run.py
+bench: $(TORCH)/.installed  ## the numbers of docs/explanation/performance.md, with their budgets
+	$(TORCH)/bin/python tests/bench/run.py
 
 stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the first three
 	$(PYTHON) compose/stack up

@@ -19,10 +19,9 @@ _HERE = Path(__file__).parent
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 #: The subjects, and the package without which a subject is left out.
 _SUBJECTS: dict[str, str] = {
-    **dict.fromkeys(("adding", "free_threading", "calls", "ranges", "memory", "importing"), "monitel"),
-    **dict.fromkeys(("torch_steps", "torch_tensors"), "torch"),
-    **dict.fromkeys(("pipeline", "exporting", "spans", "black_box", "expiry", "ending", "outage"), "monitel_otlp"),
-    "writer": "monitel_tensorboard",
+    **dict.fromkeys(("adding", "importing"), "monitel"),
+    **dict.fromkeys(("steps", "parity"), "torch"),
+    **dict.fromkeys(("pipeline", "exporting", "spans", "black_box", "ending", "outage"), "monitel_otlp"),
     "top": "textual",
 }
 _BOTH_TWINS = {"adding"}

@@ -20,10 +20,10 @@ monitel_otlp.configure(endpoint=sys.argv[1], spool_dir=sys.argv[2], export_inter
 _END = """
 print("the job is done", flush=True)
 """
-_BOTH = """
-for n in range(1000):
+_SLOW = """
+monitel.register_event_handler(lambda event: time.sleep(0.01))
+for n in range(2000):
     monitel.stat(f"loss.{n}").add(0.25)
-    monitel.emit("epoch", epoch=n)
 """
 _EVENTS = """
 for n in range(100_000):
@@ -45,7 +45,7 @@ for stat in stats:
 """
 #: What happens, the job, whether the backend accepts connections, and how many items have to be on disk.
 _CASES = (
-    ("exit, backend that never answers", _BOTH, True, 2000),
+    ("exit with 2,000 open Stats and a slow handler", _SLOW, True, 2000),
     ("exit with 100,000 queued events, backend that never answers", _EVENTS, True, 100_000),
     ("exit with 100,000 open Stats, no backend", _STATS, False, 200_000),
     ("exit with 100,000 open Stats that are new, no backend", _NEW_STATS, False, 100_000),

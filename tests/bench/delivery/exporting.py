@@ -1,10 +1,8 @@
-"""CPU time of the whole process for a window or an event, until the backend answers, beside the plain OTel SDK.
+"""CPU time of the whole process for an event, until the backend answers, beside the plain OTel SDK.
 
-Both send to a server in another process that takes everything. The SDK is given the same values: what a window reports
-into the six instruments that carry it.
+Both send to a server in another process that takes everything.
 """
 
-import math
 import multiprocessing
 import tempfile
 import time
@@ -15,18 +13,13 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from peers import six_instruments
 from race import Contender, race
 from row import report
 
 import monitel
 import monitel_otlp
-from monitel.stats.definition import TORCHS
 
 _ITEMS = 500  # of a round
 _HALF = 0.5
@@ -84,23 +77,6 @@ def events(url: str, pipeline: Any) -> dict[str, Contender]:
     }
 
 
-def windows(url: str, pipeline: Any) -> dict[str, Contender]:
-    exporter = OTLPMetricExporter(endpoint=f"{url}/v1/metrics")
-    provider = MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=math.inf)])
-    writers = six_instruments(provider.get_meter("bench"), (f"x{n}" for n in range(_ITEMS)))
-    stats = [monitel.Stat(f"x{n}", TORCHS, 1e9) for n in range(_ITEMS)]
-
-    def record() -> None:
-        for stat in stats:
-            stat.add(0.25)
-            stat.flush()
-
-    return {
-        "monitel": costing(record, lambda: pipeline.force_flush(10.0)),
-        _SDK: costing(lambda: [write(0.25) for write in writers], lambda: provider.force_flush(10_000)),
-    }
-
-
 def main() -> None:
     """Both beside each other, with a backend that answers at once."""
     context = multiprocessing.get_context("spawn")
@@ -110,11 +86,8 @@ def main() -> None:
     url = f"http://127.0.0.1:{here.recv()}"
     settings: dict[str, Any] = {"endpoint": url, "export_interval": 3600.0}
     with tempfile.TemporaryDirectory() as folder, monitel_otlp.configure(**settings, spool_dir=folder) as pipeline:
-        for what, contenders in (
-            ("an event of six attributes", events(url, pipeline)),
-            ("a window of one sample", windows(url, pipeline)),
-        ):
-            report(f"CPU for {what}, until it is acknowledged", race(contenders, rounds=11), {_SDK: _HALF})
+        costs = race(events(url, pipeline), rounds=11)
+        report("CPU for an event of six attributes, until it is acknowledged", costs, {_SDK: _HALF})
     backend.terminate()
 
 

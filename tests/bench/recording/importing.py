@@ -1,4 +1,4 @@
-"""``import monitel``: how long it takes."""
+"""Imports: how long they take."""
 
 import os
 import subprocess
@@ -10,9 +10,8 @@ from statistics import median
 from race import Contender, optional, race
 from row import Row
 
-_BUDGET_NS = 30e6
+_MODULES = {"monitel": 30e6, "monitel_otlp": 500e6}  # with the budgets
 _ROUNDS = 21
-_PEERS = ("prometheus_client", "opentelemetry.sdk.metrics")
 
 
 def interpreter(code: str, cache: str) -> Contender:
@@ -29,16 +28,12 @@ def interpreter(code: str, cache: str) -> Contender:
 
 def main() -> None:
     """Measure above a bare interpreter."""
-    peers = [peer for peer in _PEERS if optional(peer)]
-    codes = {"bare": "pass", "monitel": "import monitel", **{peer: f"import {peer}" for peer in peers}}
+    codes = {"bare": "pass", **{each: f"import {each}" for each in _MODULES if optional(each)}}
     with tempfile.TemporaryDirectory() as cache:
         costs = race({name: interpreter(code, cache) for name, code in codes.items()}, _ROUNDS)
-    above = {name: median(cost - bare for cost, bare in zip(costs[name], costs["bare"], strict=True)) for name in codes}
-    for peer in _PEERS:
-        row = Row("import monitel", above["monitel"], peer=f"import {peer}", most=_BUDGET_NS)
-        if peer in above:
-            row.peer_value, row.ratio = above[peer], above["monitel"] / above[peer]
-        row.put()
+    for name in codes.keys() - {"bare"}:
+        above = median(cost - bare for cost, bare in zip(costs[name], costs["bare"], strict=True))
+        Row(f"import {name}", above, most=_MODULES[name]).put()
 
 
 if __name__ == "__main__":
