@@ -1,12 +1,9 @@
 """The record of a process that outlives it: journals, a snapshot each second, and their recovery.
 
-=======  ===========  ==========================================================================================
-Box      `box`        writes the record of this process. Made by whatever records: an exporter, or `silent`
-Record   `reading`    the values in the files of a record, at one moment, of a process that runs or has ended.
-                      Nothing is locked. Made by `read_record`, for the views, the collector and `Dead`
-Dead     `recovery`   the record of an ended process, with its locks, to be ended, delivered, moved or removed.
-                      Made by `claim`; to be only read, without a lock, by `monitel_otlp.export.records.peek`
-Journal  `journal`    the items of one signal, in the memory or on the disk. Made by `Box` and `Dead`
-Folder   `folder`     an open folder, in memory or on the disk, with its lock
-=======  ===========  ==========================================================================================
+Box      writes the record of this process. Made by what records: an exporter, or `silent`
+Record   what the files of a record hold, read without a lock. Made by `read_record`: views, collector, `Dead`
+Dead     the record of an ended process, to be ended, delivered, moved or removed. Made by `claim`, with its locks;
+         only to be read, without them, by `monitel_otlp.export.records.peek`
+Journal  the items of one signal, in memory or on the disk. Made by `Box` and `Dead`
+Folder   an open folder, in memory or on the disk, with its lock
 """
