@@ -188,9 +188,12 @@ class _WaitCounterTracker:
                     maxima._note(self._waits.key, elapsed_ns)
 
     def __del__(self, is_ending: Callable[[], bool] = is_finalizing) -> None:
-        # Garbage-collected inside the wait: the wait is over. At the end of the interpreter, globals are None. The
-        # compiler makes one without attributes.
-        if getattr(self, "_start_ns", None) is not None and not is_ending():
+        # Garbage-collected inside the wait: the wait is over. At the end of the interpreter, globals are None.
+        try:
+            start_ns = self._start_ns
+        except AttributeError:  # torch.compile makes one without attributes
+            return
+        if start_ns is not None and not is_ending():
             self.__exit__()
 
 
