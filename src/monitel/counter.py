@@ -17,6 +17,8 @@ from monitel.process.os_threads import RLock
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
 
+    PlainCounter = tuple[str, dict[str, AttributeValue], float]
+
 _log = logging.getLogger("monitel")
 
 _lock = RLock()
@@ -202,6 +204,11 @@ def counters() -> list[CounterReading]:
     """
     followed = {reading.counter: reading for reading in _follow()}
     return [followed.get(each) or each.reading() for each in _all]
+
+
+def plain_counters(readings: Iterable[CounterReading | tuple[Counter, float]]) -> list[PlainCounter]:
+    """Return name, attributes and total of counters, as plain values."""
+    return [(each.name, dict(each.attributes), total) for each, total, *_ in readings]
 
 
 def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:

@@ -96,11 +96,8 @@ class Box:
             journal.before_remove = self._note_removal
             if name in identity.get("off", ()):
                 journal.reader = "nobody"
-        #: Parts of the snapshot, as plain values: the reading before the counters, which may be newer.
-        self.sources: dict[str, Callable[[], Any]] = {
-            "readings": lambda: self.journals["readings"].next,
-            "stack": crash_stacks.main_stack,
-        }
+        #: Parts of the snapshot, as plain values.
+        self.sources: dict[str, Callable[[], Any]] = {"stack": crash_stacks.main_stack}
         #: Returns all open windows as values of entries of kind WINDOW. It is called with the lock of the journal of
         #: metrics held, so that each window is either open or in the journal.
         self.open_windows: Callable[[], list[tuple[int, bytes]]] = list

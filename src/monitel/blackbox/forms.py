@@ -22,10 +22,11 @@ doing     what the process does: ``step``, ``step_seconds`` (since it was set, o
           (name, seconds so far), ``activity`` (name in the ledger, seconds so far), ``thread`` (that of the training;
           0 without a ledger), ``stage`` (name, whether it waits for other ranks, seconds, thread; or None), ``goodput``
           (of the run over all attempts, or None), ``member`` (rank and world size in torch.distributed, or None)
-counters  a :data:`PlainCounter` of each counter
-before    begin of the run in Unix ns, and the counters at that time, each as its name, attributes and total; None for
-          the first run of a process, which begins with the process
-readings  number of the next item of the journal of readings before the counters were read
+counters  name, attributes and total of each counter
+before    begin of the run in Unix ns, and the counters at that time in the same form; None for the first run of a
+          process, which begins with the process
+pending   number of the next item of the journal of readings, and the values of those that follow if the process ends
+          before it appends another one: the counters that have changed since the last reading
 totals    number of the definition, count, sum, number of windows, and sum of their largest samples, of the series that
           the summary of a run needs, up to their last closed window
 numbers   number of the definition, time in Unix ns and value of the last number of each series of ``log()``
@@ -45,10 +46,6 @@ STEP_TIME, STAGE_TIME = "training.step.duration", "training.stage.duration"
 DEVICE_STAGE_TIME = "training.stage.device.duration"
 #: Stats whose totals are in each snapshot: those of the summary of ``monitel run``.
 REPORTED = STEP_TIME, STAGE_TIME, DEVICE_STAGE_TIME
-
-#: Metric name, unit, description, attributes, total, time at which it was zero, and start, time and total of the last
-#: point; None without one. Times in Unix ns.
-PlainCounter = tuple[str, str, str, dict[str, Any], float, int, "tuple[int, int, float] | None"]
 
 
 class Definition(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from monitel.blackbox.activity import Doing, doing_at
 from monitel.blackbox.context_page import PAGE, PAGE_BYTES, Context, read_page
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.forms import Definition, LogRecord, PlainCounter
+from monitel.blackbox.forms import Definition, LogRecord
 from monitel.blackbox.process import Owner
 from monitel.blackbox.record import (
     ENDED,
@@ -117,8 +117,9 @@ class Record:
         return doing_at(time_ns, self.doing, None if self.snapshot is None else self.snapshot.time_ns, self.page)
 
     @property
-    def counters(self) -> list[PlainCounter]:
-        return self._value("counters") or []
+    def pending(self) -> tuple[int, list[Any]]:
+        """Number of the next reading, and the readings that were not appended when the snapshot was written."""
+        return self._value("pending") or (0, [])
 
     @property
     def before_ns(self) -> int:
@@ -132,7 +133,7 @@ class Record:
         known = {(name, *sorted(attributes.items())): total for name, attributes, total in earlier}
         return [
             (name, attributes, total - known.get((name, *sorted(attributes.items())), 0))
-            for name, _, _, attributes, total, *_ in self.counters
+            for name, attributes, total in self._value("counters") or []
         ]
 
     @property

@@ -17,11 +17,11 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.attributes import escape_surrogates, fits_int64, recordable, typed_items
+from monitel.attributes import escape_surrogates, recordable, typed_items
 from monitel.blackbox.activity import describe
-from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition, PlainCounter
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STAGE_TIME, STAT, Definition
 from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
-from monitel.counter import leave_out
+from monitel.counter import leave_out, plain_counters
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_threads
@@ -97,10 +97,6 @@ def part_of_total(window_sum: float, *, monotonic: bool) -> float | None:
     return window_sum if math.isfinite(window_sum) and not falls else None
 
 
-def plain_number(value: float) -> float:
-    return int(value) if isinstance(value, int) and fits_int64(value) else float(value)
-
-
 class Recorder:
     """Appends windows, numbers and events to the journals of a box. Thread-safe; nothing raises.
 
@@ -129,7 +125,7 @@ class Recorder:
         earlier = before().plain
         box.sources.update(
             doing=lambda: describe(open_ranges()),
-            counters=_counters,
+            counters=lambda: plain_counters(monitel.counters()),
             before=lambda: earlier,
             totals=lambda: self._reported,
             numbers=self.last_numbers,
@@ -332,10 +328,3 @@ class Recorder:
     def _ids(self) -> tuple[()] | tuple[bytes, bytes, int]:
         """Return trace id, span id and flags of the innermost open range or span; nothing without one."""
         return ()
-
-
-def _counters() -> list[PlainCounter]:
-    return [
-        (each.name, each.unit, each.description, dict(each.attributes), plain_number(total), start_ns, None)
-        for each, total, start_ns in monitel.counters()
-    ]

@@ -29,6 +29,7 @@ from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import claim
 from monitel.blackbox.settings import FOLDERS
+from monitel.counter import plain_counters
 from monitel.run_events import final_status, last_exception
 from monitel.runs.history import RunTime
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at
@@ -78,7 +79,7 @@ def store_end(
             if (name := each.definition.name) in REPORTED:
                 totals.append((len(names), each.count, each.sum, each.windows, each.largest))
                 names.append(Definition(STAT, name, name, "", "", False, each.plain_attributes))
-        counters = [(each.name, "", "", dict(each.attributes), total, 0, None) for each, total, _ in monitel.counters()]
+        counters = plain_counters(monitel.counters())
         values: dict[str, Any] = {"doing": doing, "totals": totals, "counters": counters, "before": before().plain}
         ending = final_status()
         values["exception"] = last_exception()

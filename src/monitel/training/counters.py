@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.counter import Counter, CounterReading, before_reading, counters, forget, own_counter
+from monitel.counter import Counter, CounterReading, before_reading, counters, forget, own_counter, plain_counters
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
@@ -22,7 +22,7 @@ from monitel.training import activities, step
 from monitel.training.activities import Ledger
 
 if TYPE_CHECKING:
-    from monitel.attributes import AttributeValue
+    from monitel.counter import PlainCounter
 
 #: Unit and description of each of these counters.
 COUNTERS = {
@@ -85,10 +85,9 @@ class Before(NamedTuple):
     step: int | None = None
 
     @property
-    def plain(self) -> tuple[int, list[tuple[str, dict[str, AttributeValue], float]]] | None:
+    def plain(self) -> tuple[int, list[PlainCounter]] | None:
         """The plain value ``before`` in :mod:`monitel.blackbox.forms`."""
-        totals = [(each.name, dict(each.attributes), total) for each, total in self.counters.items()]
-        return (self.time_ns, totals) if self.time_ns else None
+        return (self.time_ns, plain_counters(self.counters.items())) if self.time_ns else None
 
     def ledger(self) -> Ledger | None:
         """Return the ledger of this process since then; None without one."""

@@ -64,7 +64,6 @@ class Recorded:
         usual = {
             "resource": message.SerializeToString(),
             "attributes": ATTRIBUTES,
-            "scope": ("monitel", "", ""),
             "mapping": tuple(WindowMapping("cumulative", START, "percentiles")),
             "run": "",
             "off": [],
@@ -77,9 +76,9 @@ class Recorded:
         self.box.open_windows = lambda: [(self.number(series), encode(each)) for series, each in self.open]
         self.box.sources["doing"] = lambda: DOING
         self.box.sources["counters"] = lambda: [
-            ("training.time", "s", "", {"training.activity": "step"}, 80.0, START, None),
-            ("training.samples", "1", "", {}, 9592, START, None),
-            ("training.steps", "1", "", {}, 300, START, None),
+            ("training.time", {"training.activity": "step"}, 80.0),
+            ("training.samples", {}, 9592),
+            ("training.steps", {}, 300),
         ]
 
     def number(self, series: Definition) -> int:

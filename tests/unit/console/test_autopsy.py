@@ -48,9 +48,7 @@ def record_of(
     series = [definition(name, **attributes) for name in names]
     numbers = (NOW, NOW + 60 * SECOND, 4, 10.0, 1.0, 4.0, 2.0, 0, 1100, 1200, None, None)
     windows = [(each + 1, encode(OpenWindow(each, 0, False, NOW, *numbers))) for each in range(len(series))]
-    values: dict[str, Any] = {
-        "counters": [(name, "", "", {}, total, START, None) for name, total in (counters or {}).items()]
-    }
+    values: dict[str, Any] = {"counters": [(name, {}, total) for name, total in (counters or {}).items()]}
     snapshot = Snapshot(NOW, 1, windows, values)
     waiting = {"metrics": [Item(1, items, NUMBERS, None)], "logs": [Item(1, events, EVENT, None)]}
     return Record(Path("/boxes/1"), [{"attributes": {}}, *map(tuple, series)], snapshot, items=waiting)

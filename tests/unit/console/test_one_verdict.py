@@ -99,6 +99,6 @@ def counters(doing: Mapping[str, Any]) -> list[Any]:
     name, seconds = doing["activity"]
     times = {"step": steps * 0.12, name: seconds + steps * 0.12 * (name == "step")}
     return [
-        *(("training.time", "s", "", {"training.activity": each}, total, START, None) for each, total in times.items()),
-        ("training.steps", "1", "", {}, steps, START, None),
+        *(("training.time", {"training.activity": each}, total) for each, total in times.items()),
+        ("training.steps", {}, steps),
     ]

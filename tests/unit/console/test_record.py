@@ -142,7 +142,7 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
         "step_p50": 2.5,
         "timed": sum(own_page().step_times),
     }
-    process.box.sources["counters"] = lambda: [("training.time", "s", "", {"training.activity": "step"}, 81.0, 0, None)]
+    process.box.sources["counters"] = lambda: [("training.time", {"training.activity": "step"}, 81.0)]
     process.box.sources.pop("totals")
     process.open.clear()
     process.box.snapshot()

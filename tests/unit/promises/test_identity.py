@@ -1,14 +1,18 @@
 """Resource, scope, and the attributes of rank and run of everything that arrives, as the reference describes them."""
 
+import json
 import logging
 import os
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector, Resource, _HostResourceDetector
+from tests.support.checks import wait_until
+from tests.support.commands import command
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -211,3 +215,15 @@ def test_rank_is_on_every_point(
     if reason == "resource without an instance":
         assert {THEIRS} == {each.schema_url for _, each in resources(receiver)}
         assert {"service.name": "mine"} == receiver.points("samples")[-1].resource
+
+
+def test_rank_on_points_is_none_of_the_counters_of_the_commands(
+    start: Start, own_boxes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They find the steps of a process by the bare name."""
+    monkeypatch.setenv("RANK", "3")
+    start(rank_attribute=True)
+    monitel.counter("training.steps").add(7)
+    wait_until(lambda: "training.steps" in command("autopsy", own_boxes).output, "the counter in the box")
+    (process,) = json.loads(command("autopsy", "--json", own_boxes).output)["processes"]
+    assert {"name": "training.steps", "attributes": {}, "value": 7} in process["counters"]

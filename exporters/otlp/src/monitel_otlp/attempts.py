@@ -24,7 +24,6 @@ from monitel.process.os_threads import Event
 from monitel.run_events import git_commit
 from monitel.runs.ended import read_ends, store_missing_ends
 from monitel.variables import read_variables
-from monitel_otel.scope import SCOPE
 from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve, sdk_is_disabled
 from monitel_otlp.export.collector import collect
@@ -122,7 +121,6 @@ class CommandTelemetry:
             identity = {
                 "resource": encode_resource(resource),
                 "attributes": plain_attributes(resource.attributes),
-                "scope": tuple(SCOPE),
             }
             box = Box(self._settings.spool_root, None, identity, mark=self._settings.mark)
             for event in events:

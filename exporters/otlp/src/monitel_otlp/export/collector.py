@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, records
@@ -27,11 +24,7 @@ from monitel.process.os_threads import Event, start_thread
 from monitel.runs.ended import store_death
 from monitel_otlp._compat import suppress_instrumentation
 from monitel_otlp.config.settings import Settings
-from monitel_otlp.export.records import add_settled, deliver_marked, mapping_of, unsettled
-from monitel_otlp.messages.attributes import key_values
-from monitel_otlp.messages.request import write_scope
-from monitel_otlp.metrics.points import Points, RisingSums, Sent
-from monitel_otlp.metrics.readings import READINGS_PER_REQUEST
+from monitel_otlp.export.records import add_settled, deliver_marked, unsettled
 from monitel_run.folder import is_running
 
 _log = logging.getLogger("monitel.otlp")
@@ -153,39 +146,16 @@ def collect(
 
 
 def _last_entries(dead: Dead, record: Record, death: Death | None) -> dict[str, list[tuple[int, Any]]]:
-    """Return what is missing at the end of the journals: open windows, a reading of the counters, and the death."""
+    """Return what is missing at the end of the journals: open windows, the last reading, and the death."""
+    following, readings = record.pending
+    if dead.journals["readings"].next > following:
+        readings = []  # the counters would fall
     found: dict[str, list[tuple[int, Any]]] = {
         "metrics": [(WINDOW, (each.number, each.content)) for each in record.open_windows],
-        "readings": [(READING, value) for value in _readings(dead, record)],
+        "readings": [(READING, each) for each in readings],
         "logs": [] if death is None else [(EVENT, tuple(death.event()))],
     }
     return {name: values for name, values in found.items() if name not in record.off}
-
-
-def _readings(dead: Dead, record: Record) -> Iterator[tuple[bytes, int, int]]:
-    """Yield readings of the counters that have changed since their last point, unless the journal has a newer one."""
-    snapshot = record.snapshot
-    if snapshot is None or dead.journals["readings"].next > snapshot.values.get("readings", 0):
-        return  # counters would fall
-    earlier: dict[tuple[Hashable, int], Sent] = {}
-    changed = []
-    for number, counter in enumerate(record.counters):
-        *_, total, start_ns, sent = counter
-        if sent is not None:
-            earlier[number, start_ns] = Sent(*sent)
-        if sent is None or total != sent[2]:
-            changed.append((number, counter))
-    sums = RisingSums(delta=mapping_of(record.identity).delta, sent=earlier)
-    sums.now_ns = record.time_ns
-    for begin in range(0, len(changed), READINGS_PER_REQUEST):
-        message = ResourceMetrics()
-        scope = message.scope_metrics.add()
-        write_scope(scope, tuple(record.identity["scope"]))
-        points = sums.points = Points(scope.metrics)
-        for number, counter in changed[begin : begin + READINGS_PER_REQUEST]:
-            total, start_ns, _ = counter[4:]
-            sums.write(counter[:3], key_values(counter[3]), number, total, start_ns)
-        yield message.SerializeToString(), points.number, snapshot.position
 
 
 def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stopped: Event) -> None:

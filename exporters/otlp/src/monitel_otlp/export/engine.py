@@ -27,7 +27,6 @@ from monitel.process.worker import yield_gil
 from monitel.run_events import end_if_due
 from monitel.runs.values import RunValues, latest
 from monitel.stats import before_flush, registry
-from monitel_otel.scope import SCOPE
 from monitel_otlp.config.settings import Settings, temporality_preference
 from monitel_otlp.export.application_thread import ApplicationThread
 from monitel_otlp.export.collector import deliver_leftovers
@@ -98,7 +97,6 @@ class Engine:
         identity = {
             "resource": encoded,
             "attributes": plain_attributes(resource.attributes),
-            "scope": tuple(SCOPE),
             "mapping": tuple(self.mapping),
             "run": os.environ.get(RUN_FOLDER, ""),
             "off": sorted(name for signal in settings.off for name in JOURNALS_OF[signal]),
@@ -132,7 +130,7 @@ class Engine:
         self._late: deque[Any] = deque(maxlen=_MOST_LATE)  # closed windows that event handlers have not seen
         self._accepted, self._stopped = Event(), Event()  # a request, by the backend; what delivers leftovers
         self._senders = self._make_senders()
-        self.box.sources["counters"] = self._readings.plain
+        self.box.sources["pending"] = self._pending
         self.box.flushes.insert(0, self._flush)
         self.box.start()
         self.application.start()
@@ -269,6 +267,11 @@ class Engine:
             if changed or journal.settled == journal.next - 1:
                 number = journal.append(READING, marshal.dumps((content, points, windows), 2))
                 self._changed_reading = number if changed else self._changed_reading
+
+    def _pending(self) -> tuple[int, list[tuple[bytes, int, int]]]:
+        following = self.box.journals["readings"].next  # first: there may be a newer one while these are made
+        windows = self.box.journals["metrics"].next
+        return following, [(*each, windows) for each in self._readings.pending(time.time_ns())]
 
     def _write_own(self, accounts: dict[str, Account], points: Points) -> None:
         recorder = self.recorder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
@@ -117,7 +117,7 @@ class RisingSums:
         unseen_ns: A series without a point did not exist then; 0 if that is not known. All times are Unix ns.
     """
 
-    def __init__(self, *, delta: bool, sent: dict[tuple[Hashable, int], Sent] | None = None) -> None:
+    def __init__(self, *, delta: bool, sent: MutableMapping[tuple[Hashable, int], Sent] | None = None) -> None:
         self._delta = delta
         self._sent = SENT if sent is None else sent
         self.points: Any = None
@@ -158,9 +158,6 @@ class RisingSums:
         else:
             return False
         return sent is None or total != sent.total  # a zero is needed as well: the increase begins there
-
-    def sent(self, key: Hashable, start_ns: int) -> Sent | None:
-        return self._sent.get((key, start_ns))
 
     def _first(self, total: float, start_ns: int, now_ns: int, zero_ns: int) -> list[tuple[int, int, float]]:
         """Return start, time and value of the first point of a series, after its start point unless it is zero."""

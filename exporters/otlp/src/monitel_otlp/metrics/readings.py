@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 import monitel
-from monitel.attributes import escape_surrogates, typed_items
-from monitel.blackbox.forms import PlainCounter
-from monitel.blackbox.recorder import plain_number
+from monitel.attributes import typed_items
 from monitel.clock import monotonic_ns
 from monitel.counter import first_of_names
 from monitel.process.worker import Pace
@@ -65,7 +63,6 @@ class _Sum(NamedTuple):
     """The series of one or more counters, as its points need it."""
 
     metric: Metric
-    plain_attributes: dict[str, Any]
     attributes: list[KeyValue]
     key: Hashable  # that identifies it in the process
 
@@ -117,35 +114,25 @@ class Readings:
         """
         self._sent, self._due_ns = self._now, monotonic_ns() + self._idle_ns
         self._sums.unseen_ns, self._sums.now_ns = self._sums.now_ns, now_ns
-        readings, is_first = self._read(), True
-        while True:
-            message = ResourceMetrics()
-            scope = message.scope_metrics.add()
-            write_scope(scope)
-            points = self._sums.points = Points(scope.metrics)
-            found = [*islice(readings, READINGS_PER_REQUEST)]
-            if is_first:
-                write_own(points)
-            if points.number:
-                yield message.SerializeToString(), points.number, any(found)
-            if len(found) < READINGS_PER_REQUEST:
-                return
-            is_first = False
+        return _encode(self._sums, self._read(write_own))
 
-    def plain(self) -> list[PlainCounter]:
-        """Return the counters with their current totals and last points, as plain values. It writes no point."""
-        found = []
-        for (metric, attributes, _, key), total, start_ns in self._totals():
-            name, unit, description = map(escape_surrogates, metric)
-            sent = self._sums.sent(key, start_ns)
-            last = None if sent is None else (int(sent.start_ns), int(sent.time_ns), plain_number(sent.total))
-            found.append((name, unit, description, attributes, plain_number(total), int(start_ns), last))
-        return found
+    def pending(self, now_ns: int) -> list[tuple[bytes, int]]:
+        """Return the messages of a last round of this time, of the counters that have changed; nothing is noted."""
+        sums = RisingSums(delta=self._delta, sent=ChainMap({}, SENT))
+        sums.unseen_ns, sums.now_ns = self._sums.now_ns, now_ns
+        written = (
+            sums.write(metric, attributes, key, total, start_ns)
+            for (metric, attributes, key), total, start_ns in self._totals()
+            if (sent := SENT.get((key, start_ns))) is None or sent.total != total
+        )
+        return [(content, points) for content, points, _ in _encode(sums, written)]
 
-    def _read(self) -> Iterator[bool]:
+    def _read(self, write_own: Callable[[Points], object]) -> Iterator[bool]:
         """Write one reading after the other into the current message, and yield True for each that differs."""
+        write_own(self._sums.points)
+        yield False
         activities = 0  # whose time has changed
-        for (metric, _, attributes, key), total, start_ns in self._totals():
+        for (metric, attributes, key), total, start_ns in self._totals():
             changed = self._sums.write(metric, attributes, key, total, start_ns)
             is_time = metric[0] == NAME
             activities += changed and is_time
@@ -176,7 +163,7 @@ class Readings:
         series = self._table.of_counter(counter)
         definition, attributes = series.definition, series.plain_attributes
         metric = series.name, definition.unit, definition.description
-        found = _Sum(metric, attributes, key_values(attributes), (series.name, typed_items(attributes)))
+        found = _Sum(metric, key_values(attributes), (series.name, typed_items(attributes)))
         self._of_counter[counter] = found
         return found
 
@@ -217,6 +204,20 @@ class Readings:
             sums.points.add_gauge(sums.now_ns, attributes, longest, seconds)
         self._seen_waits[key] = reading, since_ns
         return changed or seconds is not None
+
+
+def _encode(sums: RisingSums, readings: Iterator[bool]) -> Iterator[tuple[bytes, int, bool]]:
+    """Yield messages of readings, which write their points into the current one, as :meth:`Readings.messages` does."""
+    while True:
+        message = ResourceMetrics()
+        scope = message.scope_metrics.add()
+        write_scope(scope)
+        points = sums.points = Points(scope.metrics)
+        found = [*islice(readings, READINGS_PER_REQUEST)]
+        if not found:
+            return
+        if points.number:
+            yield message.SerializeToString(), points.number, any(found)
 
 
 @dataclass
