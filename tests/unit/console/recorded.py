@@ -64,7 +64,7 @@ class Recorded:
         usual = {
             "resource": message.SerializeToString(),
             "attributes": ATTRIBUTES,
-            "mapping": tuple(WindowMapping("cumulative", START, "percentiles")),
+            "mapping": tuple(WindowMapping(False, START, "percentiles")),
             "run": "",
             "off": [],
         }

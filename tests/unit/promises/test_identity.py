@@ -220,7 +220,7 @@ def test_rank_is_on_every_point(
 def test_rank_on_points_is_none_of_the_counters_of_the_commands(
     start: Start, own_boxes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They find the steps of a process by the bare name."""
+    """A command finds the steps of a process by the bare name, without attributes."""
     monkeypatch.setenv("RANK", "3")
     start(rank_attribute=True)
     monitel.counter("training.steps").add(7)

@@ -24,10 +24,10 @@ from monitel_otlp.config.settings import (
     GRPC,
     HTTP,
     Settings,
+    has_delta_temporality,
     read_variable,
     resolve,
     sdk_is_disabled,
-    temporality_preference,
 )
 from monitel_otlp.configuration import CHOICES, GROUPS, configure
 from monitel_otlp.messages.request import REQUESTS, Request
@@ -86,7 +86,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             transports = make_transports(settings)
         except ValueError as error:
             raise CommandError(str(error)) from error
-        temporality_preference()  # which warns of a wrong value
+        has_delta_temporality()  # which warns of a wrong value
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.consequence is Consequence.DELIVERED]

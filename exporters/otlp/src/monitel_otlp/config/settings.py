@@ -242,10 +242,10 @@ def _text(name: str) -> str:
     return os.environ.get(name, "").strip()
 
 
-def temporality_preference() -> str:
-    """Return ``"cumulative"``, ``"delta"`` or ``"lowmemory"``; cumulative, with a warning, for any other value."""
+def has_delta_temporality() -> bool:
+    """Return True for ``"delta"`` and ``"lowmemory"``; a value that is unknown is one warning."""
     name = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
-    return str(_value(name, one_of(("cumulative", "delta", "lowmemory")), "cumulative")[0])
+    return bool(_value(name, one_of(("cumulative", "delta", "lowmemory")), "cumulative")[0] != "cumulative")
 
 
 def sdk_is_disabled() -> bool:

@@ -27,7 +27,7 @@ from monitel.process.worker import yield_gil
 from monitel.run_events import end_if_due
 from monitel.runs.values import RunValues, latest
 from monitel.stats import before_flush, registry
-from monitel_otlp.config.settings import Settings, temporality_preference
+from monitel_otlp.config.settings import Settings, has_delta_temporality
 from monitel_otlp.export.application_thread import ApplicationThread
 from monitel_otlp.export.collector import deliver_leftovers
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries
@@ -90,8 +90,8 @@ class Engine:
         self._each_round = each_round
         self._ranges = ranges
         self._resource = resource
-        temporality, now_ns = temporality_preference(), time.time_ns()
-        self.mapping = WindowMapping(temporality, now_ns, settings.distributions, _newest_ns.get(resource, 0))
+        delta, now_ns = has_delta_temporality(), time.time_ns()
+        self.mapping = WindowMapping(delta, now_ns, settings.distributions, _newest_ns.get(resource, 0))
         self._read_ns = 0  # time of the last reading
         encoded = encode_resource(resource)
         identity = {
@@ -115,8 +115,8 @@ class Engine:
         )
         self._table = MetricSeries(series_limit, point_attributes)
         self.recorder = ExportRecorder(self.box, self._table, ranges)
-        self._own = OwnMetrics(point_attributes, temporality=temporality, start_ns=now_ns)
-        self._readings = Readings(self._table, delta=self.mapping.delta, idle_interval=settings.idle_interval)
+        self._own = OwnMetrics(point_attributes, delta=delta, start_ns=now_ns)
+        self._readings = Readings(self._table, delta=delta, idle_interval=settings.idle_interval)
         self._totals = Totals(self.recorder.definitions.__getitem__, self.mapping)
         self.box.journals["metrics"].fold = self._totals
         self._outboxes = outboxes(self.box.journals, encoded, self.mapping)

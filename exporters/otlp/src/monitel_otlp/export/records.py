@@ -96,7 +96,7 @@ def damaged_ends(dead: Dead) -> int:
 
 
 def mapping_of(identity: dict[str, Any]) -> WindowMapping:
-    return WindowMapping(*(identity.get("mapping") or ("cumulative", identity["created_ns"], "percentiles")))
+    return WindowMapping(*(identity.get("mapping") or (False, identity["created_ns"], "percentiles")))
 
 
 def add_settled(dead: Dead) -> None:

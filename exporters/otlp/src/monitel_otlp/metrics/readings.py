@@ -230,11 +230,11 @@ class _Durations:
 class OwnMetrics:
     """Writes the metrics of the pipeline itself, modelled on OpenTelemetry's ``otel.sdk.*`` metrics."""
 
-    def __init__(self, attributes: Mapping[str, str | int], *, temporality: str, start_ns: int) -> None:
+    def __init__(self, attributes: Mapping[str, str | int], *, delta: bool, start_ns: int) -> None:
         self._own = attributes
         self._attributes = key_values(attributes)
-        self._sums = RisingSums(delta=temporality == "delta", sent={})
-        self._delta_durations = temporality != "cumulative"
+        self._delta = delta
+        self._sums = RisingSums(delta=delta, sent={})
         self._start_ns = start_ns
         self._durations: dict[str, _Durations] = {}
 
@@ -279,13 +279,13 @@ class OwnMetrics:
                 self._write_durations(points, now_ns, signal, durations)
 
     def _write_durations(self, points: Points, now_ns: int, signal: str, found: _Durations) -> None:
-        temporality = DELTA if self._delta_durations else CUMULATIVE
+        temporality = DELTA if self._delta else CUMULATIVE
         point = points.add(now_ns, self._all({"signal": signal}), *_DURATION, "histogram", temporality)
         point.start_time_unix_nano = min(found.start_ns, now_ns - MILLISECOND_NS)
         point.count, point.sum = sum(found.buckets), found.sum
         point.bucket_counts.extend(found.buckets)
         point.explicit_bounds.extend(_BOUNDS)
-        if self._delta_durations:
+        if self._delta:
             self._durations[signal] = _Durations(now_ns)
 
     def _all(self, attributes: dict[str, str]) -> list[KeyValue]:

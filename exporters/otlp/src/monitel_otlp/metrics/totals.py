@@ -29,14 +29,10 @@ _ANY = monitel.StatDefinition("any", (), "", "", {}, monotonic=False)  # the tot
 class WindowMapping(NamedTuple):
     """The settings with which windows become points; a record keeps them."""
 
-    temporality: str  # "cumulative", "delta", or "lowmemory", which is delta, as with synchronous instruments
+    delta: bool  # temporality of sums that only rise; else they are cumulative
     start_ns: int  # start of the totals, Unix ns; a series whose first window began earlier has an earlier start
     distributions: str  # the form of HISTOGRAM: "percentiles", "histogram" or "both"
     after_ns: int = 0  # no point is earlier, Unix ns
-
-    @property
-    def delta(self) -> bool:
-        return self.temporality != "cumulative"
 
 
 class Described:
