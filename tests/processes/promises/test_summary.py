@@ -127,7 +127,8 @@ def test_command_that_delivers_names_the_endpoint_of_the_option() -> None:
 def test_process_that_is_killed_before_its_report_is_counted() -> None:
     """SIGTERM of a Pool may end a worker between the end of its record and its report: its items are on disk."""
     script = """
-import os, sys, monitel, monitel_otlp.pipeline as pipeline
+import os, sys, warnings, monitel, monitel_otlp.pipeline as pipeline
+warnings.simplefilter("ignore", DeprecationWarning)  # CPython 3.12 warns of a fork beside threads
 if not (pid := os.fork()):
     pipeline.store_end = lambda *_, **__: os.kill(os.getpid(), 15)
     for _ in range(5):
