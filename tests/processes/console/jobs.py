@@ -84,11 +84,6 @@ class Job(NamedTuple):
         return [Note(*each) for each in self._lines if each[0] != "end"]
 
     @property
-    def ended_at(self) -> float | None:
-        """The time at which the last step was over; None before it."""
-        return next((float(each[1]) for each in self._lines if each[0] == "end"), None)
-
-    @property
     def _lines(self) -> list[list[Any]]:
         text = (self.folder / "notes.jsonl").read_text(encoding="utf-8")
         return [json.loads(each) for each in text[: text.rfind("\n") + 1].splitlines()]

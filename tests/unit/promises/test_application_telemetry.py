@@ -19,6 +19,7 @@ from tests.support.receiver import Receiver, partial_success
 
 import monitel
 from monitel_otlp import Pipeline, application
+from monitel_otlp.export import sender
 
 DELTA = 1
 READER = "PeriodicExportingMetricReader"
@@ -152,7 +153,7 @@ def test_busy_backend_is_asked_again_and_a_loss_is_one_warning(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Within the time limit of an attempt; what a backend leaves out is a loss."""
-    monkeypatch.setattr(application, "_PAUSE", 0.01)
+    monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.01)
     pipeline = start(run_events=False)
     logger = pipeline.logger_provider.get_logger("mine")
     answers = [Answer(503), Answer(429), Answer(), partial_success("logs", 1, ""), Answer(400)]

@@ -30,6 +30,7 @@ from monitel_otlp._compat import (
     log_record_limits,
     span_limits,
 )
+from monitel_otlp.export.sender import backoff
 from monitel_otlp.messages.request import Request
 from monitel_otlp.transport import make_transport
 from monitel_otlp.transport.answer import Consequence
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from monitel_otlp.config.settings import Settings
 
 _log = logging.getLogger("monitel.otlp")
-
-_PAUSE = 1.0  # seconds before the second attempt
 
 
 class ApplicationTelemetry:
@@ -199,13 +198,13 @@ class _Exporter(OTLPMetricExporterMixin):
         if os.getpid() != self._pid:
             return
         request = Request(self._signal, ENCODERS[self._signal](data).SerializeToString())
-        deadline, pause = time.monotonic() + self._timeout, _PAUSE
+        deadline, failures = time.monotonic() + self._timeout, 0
         answer = self._transport.send(request)
         while answer.consequence is Consequence.RETRY:
-            pause = max(pause, answer.retry_after or 0.0)
+            failures += 1
+            pause = backoff(answer, failures)
             if time.monotonic() + pause >= deadline or self._ended.wait(pause):
                 break
-            pause *= 2
             answer = self._transport.send(request, deadline - time.monotonic())
         fails = answer.consequence is not Consequence.DELIVERED or answer.rejected > 0
         if fails and not self._fails:
