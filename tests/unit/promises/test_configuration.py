@@ -130,11 +130,6 @@ def outcome(**arguments: Any) -> Exception | None:
     return None
 
 
-def test_option_of_a_mapping_is_not_an_argument() -> None:
-    error = outcome(span_budget=5)
-    assert (TypeError, "configure() got an unexpected keyword argument 'span_budget'") == (type(error), str(error))
-
-
 def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: Start, own_boxes: Path) -> None:
     """The error has the argument, what was given and what is expected, but no token; a running pipeline goes on."""
     assert set(PARAMETERS) == set(WRONG)
@@ -185,24 +180,15 @@ def test_wrong_variables_are_warnings_and_the_defaults_apply(
 
 
 def test_secret_in_a_wrong_variable_is_not_logged(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Text that looks like a secret is replaced; entries of headers and addresses are not shown at all."""
+    """Text that looks like a secret is replaced; see also ``test_secrets``."""
     monkeypatch.setenv("MONITEL_SPAN_BUDGET", f"https://me:{TOKEN}@host")
     monkeypatch.setenv("MONITEL_SPAN_STEPS", f"hf_{TOKEN}")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"{TOKEN},tenant=a")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"http:/user:{TOKEN}@host")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-    with monitel_otlp.configure():
-        pass
+    start()
     assert TOKEN not in caplog.text
-    for words in (
-        "MONITEL_SPAN_BUDGET: expected an int of at least 1, got 'https://***@host'",
-        "MONITEL_SPAN_STEPS: expected an int of at least 1, got '***'",
-        "OTEL_EXPORTER_OTLP_HEADERS: an entry is not NAME=VALUE and is ignored",
-        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT: expected a URL such as http://localhost:4318, but ",
-    ):
-        assert 1 == caplog.text.count(words), words
+    for name, shown in (("SPAN_BUDGET", "https://***@host"), ("SPAN_STEPS", "***")):
+        assert 1 == caplog.text.count(f"MONITEL_{name}: expected an int of at least 1, got {shown!r}")
 
 
 @pytest.mark.parametrize("url", ["localhost:4318", "http://host:port", "http://[::1"])
@@ -359,8 +345,8 @@ def test_variable_is_the_default_of_its_argument(
     for name, text in variables.items():
         monkeypatch.setenv(name, text)
     assert usual != expected == what_is_sent(receiver)
-    if "spans" in arguments:
-        assert usual == what_is_sent(receiver, spans=False)
+    for name, default in {"spans": False, "distributions": "percentiles"}.items():
+        assert name not in arguments or usual == what_is_sent(receiver, **{name: default})
 
 
 @pytest.mark.parametrize(("value", "handled"), [("false", False), ("true", True), ("auto", True)])
@@ -405,22 +391,6 @@ def test_black_box_can_be_switched_off_and_moved(
     assert 1 == len([*(own_boxes / given).iterdir()])
     pipeline.shutdown()
     assert not any((own_boxes / given).iterdir())
-
-
-def test_unusable_folder_of_the_black_box_is_one_warning(
-    receiver: Receiver, start: Start, own_boxes: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Others could write to it. The pipeline delivers without a box."""
-    own_boxes.mkdir()
-    own_boxes.chmod(0o777)
-    pipeline = start(black_box={"folder": own_boxes})
-    for _ in range(3):
-        monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
-    assert 3 * ["event"] == receiver.record_names()
-    (warning,) = [each.getMessage() for each in caplog.records if "the box of" in each.getMessage()]
-    assert f"other users can write to {str(own_boxes)!r}: give a folder to which only you can write" in warning
-    assert not any(own_boxes.iterdir())
 
 
 def test_spool_is_in_the_documented_place(

@@ -91,7 +91,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
-    """The disk of the spool, which responds again at the end. The application's thread must never use it."""
+    """The disk of the spool, which responds again at the end. The main thread must never use it."""
     disk = Disk(monkeypatch, tmp_path / "spool")
     yield disk
     disk.back.set()
@@ -132,7 +132,6 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
 def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
     *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, trouble: str
 ) -> None:
-    """The rest counts as on disk, and a later command delivers it, once."""
     pipeline = start(endpoint=refusing_url())
     names = emit(pipeline, 40)
     disk.free = 0
@@ -144,43 +143,10 @@ def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
     disk.free = PLENTY
     disk.back.set()
     assert account == logs(pipeline)
-    if trouble == "hangs":  # the thread keeps the folder until the process ends
-        return
-    assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
-    assert names == receiver.record_names()
-    assert [] == files(tmp_path / "spool")
-
-
-@pytest.mark.parametrize("free", [700, 30_000])
-def test_disk_that_fills_keeps_whole_segments(start: Start, disk: Disk, tmp_path: Path, free: int) -> None:
-    """``on_disk`` is exactly what ``cat`` reads; the others are dropped as ``disk``."""
-    pipeline = start(endpoint=refusing_url(), black_box=False)
-    disk.free = free
-    names = emit(pipeline, 160)
-    assert not pipeline.shutdown()
-    account = logs(pipeline)
-    assert (160, 160, {"disk"}) == (account.recorded, account.on_disk + account.lost, set(account.dropped))
-    assert bool(account.on_disk) == (free > 10_000)
-    if account.on_disk:
-        assert names[: account.on_disk] == cat(tmp_path / "spool").names
-
-
-def test_full_disk_in_an_outage_loses_nothing_that_fits_in_memory(
-    receiver: Receiver, start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Items stay in memory, writing is tried again, and everything is delivered in order when the backend is back."""
-    receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
-    disk.free = 0
-    pipeline = start(export_interval=0.02)
-    names = emit(pipeline, 40)
-    wait_until(lambda: warnings_with(caplog, "cannot be used"), "a failed write")
-    check_accounts(pipeline)
-    assert (40, 40) == (logs(pipeline).recorded, logs(pipeline).waiting)
-    receiver.forget_rules()
-    assert pipeline.force_flush(DEADLINE)
-    assert names == receiver.record_names()
-    assert 40 == logs(pipeline).delivered
-    assert 1 == len(warnings_with(caplog, "cannot be used"))
+    if trouble == "full":  # a thread that hung keeps the folder until the process ends
+        assert 0 == command("replay", tmp_path / "spool", "--endpoint", receiver.url).status
+        assert names == receiver.record_names()
+        assert [] == files(tmp_path / "spool")
 
 
 @pytest.mark.parametrize("trouble", ["full", "hangs"])
@@ -196,8 +162,7 @@ def test_memory_is_limited_if_the_disk_takes_nothing(
     pipeline = start(export_interval=0.02, black_box=False)
     names = emit(pipeline, 320)
     wait_until(lambda: logs(pipeline).waiting < 100, "dropped events")
-    account = logs(pipeline)
-    assert (320, {"queue_full"}) == (account.lost + account.waiting, set(account.dropped))
+    assert {"queue_full"} == set(logs(pipeline).dropped)
     receiver.forget_rules()
     assert not pipeline.force_flush(DEADLINE)
     account = logs(pipeline)
@@ -210,18 +175,20 @@ def test_memory_is_limited_if_the_disk_takes_nothing(
 def test_space_that_comes_back_is_used(
     *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Items that wait in memory are written, and nothing is lost."""
+    """Until then items stay in memory, and writing is tried again; one warning is logged, and nothing is lost."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
     pipeline = start(export_interval=0.02)
     names = emit(pipeline, 40)
     wait_until(lambda: warnings_with(caplog, "cannot be used"), "a failed write")
+    assert (40, 40) == (logs(pipeline).recorded, logs(pipeline).waiting)
     disk.free = PLENTY
     names += emit(pipeline, 40, 40)
     wait_until(lambda: logs(pipeline).on_disk, "a write that succeeds")
     assert not pipeline.shutdown()
     assert (80, 80) == (logs(pipeline).recorded, logs(pipeline).on_disk)
     assert names == cat(tmp_path / "spool").names
+    assert 1 == len(warnings_with(caplog, "cannot be used"))
 
 
 def test_rejected_request_that_cannot_be_kept_is_counted(
@@ -240,7 +207,6 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
 
 
 def test_replay_from_a_full_disk_delivers_once(receiver: Receiver, start: Start, disk: Disk, tmp_path: Path) -> None:
-    """Delivered records are removed, although nothing can be written."""
     with start(endpoint=None) as pipeline:
         names = emit(pipeline, 10)
     disk.free = 0
@@ -249,8 +215,11 @@ def test_replay_from_a_full_disk_delivers_once(receiver: Receiver, start: Start,
     assert [] == files(tmp_path / "spool")
 
 
-def test_healthy_backend_needs_no_disk(receiver: Receiver, start: Start, disk: Disk) -> None:
+def test_healthy_backend_needs_no_disk(
+    receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """If the file system hangs, ``configure()``, flushes and the exit return, and everything is delivered."""
+    make_small(monkeypatch, after_s=3600.0)  # on a busy machine an item may get old before it is sent
     disk.hang()
     pipeline = start()
     monitel_api.emit("first")
@@ -272,19 +241,6 @@ def test_flush_without_an_endpoint_waits_until_the_disk_has_the_items(start: Sta
     assert pipeline.force_flush(DEADLINE)
     assert 1 == logs(pipeline).on_disk
     assert ["event"] == cat(tmp_path / "spool").names
-
-
-def test_exit_does_not_wait_for_a_disk_that_hangs(start: Start, disk: Disk) -> None:
-    """Without a black box, items that are not on disk are dropped as ``exit``; a later write changes no number."""
-    disk.hang()
-    pipeline = start(endpoint=refusing_url(), black_box=False)
-    emit(pipeline, 20)
-    assert not pipeline.shutdown(0.5)
-    assert not disk.back.is_set()
-    account = logs(pipeline)
-    assert (20, 0, 20, {"exit": 20}) == (account.recorded, account.on_disk, account.lost, dict(account.dropped))
-    disk.back.set()
-    assert account == logs(pipeline)
 
 
 @pytest.mark.parametrize("begins", ["before a write", "after a write"])
@@ -314,21 +270,3 @@ def test_disk_that_hangs_in_an_outage_stops_no_other_signal(
     assert pipeline.force_flush(DEADLINE)
     assert names == receiver.record_names()
     assert (35, 0) == (logs(pipeline).delivered, logs(pipeline).on_disk)
-
-
-def test_spool_folder_below_a_file_loses_only_what_memory_cannot_hold(
-    receiver: Receiver, start: Start, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A folder that cannot be made is logged once; items in memory are delivered."""
-    pipeline = start(spool_dir=tmp_path / "file" / "spool", black_box=False)
-    (tmp_path / "file").write_text("not a folder")
-    receiver.rule(lambda _request: Answer(503))
-    emit(pipeline, 1)
-    receiver.forget_rules()
-    assert pipeline.force_flush(DEADLINE)
-    assert ["event 0"] == receiver.record_names()
-    receiver.rule(lambda _request: Answer(503))
-    emit(pipeline, 5)
-    assert not pipeline.shutdown()
-    assert (1, {"disk": 5}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
-    assert 1 == len(warnings_with(caplog, str(tmp_path / "file"), "cannot be used"))
