@@ -80,11 +80,9 @@ class Peer:
         connection.sendall(content)
         self.sent_bytes += len(content)
 
-    def drip(self, connection: socket, content: Iterator[bytes]) -> None:
-        for piece in content:
+    def drip(self, connection: socket, piece: bytes) -> None:
+        while not self.closing.wait(DRIP_INTERVAL):
             self.send(connection, piece)
-            if self.closing.wait(DRIP_INTERVAL):
-                return
 
     def flood(self, connection: socket, content: bytes) -> None:
         while not self.closing.is_set():
@@ -125,44 +123,28 @@ class Peer:
         self._threads[-1].start()
 
 
-def drips_headers(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.send(connection, b"HTTP/1.1 200 OK\r\nX: ")
-    peer.drip(connection, iter([b"y"] * 10_000))
+def _sending(name: str, head: bytes, send: Callable[[Peer, socket, bytes], None], content: bytes) -> Behaviour:
+    """Return a behaviour that answers a request with the head, and then with the content, endlessly."""
+
+    def behave(peer: Peer, connection: socket) -> None:
+        peer.read_request(connection)
+        peer.send(connection, head)
+        send(peer, connection, content)
+
+    behave.__name__ = name
+    return behave
 
 
-def drips_body(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.send(connection, OK_HEAD + b"Content-Length: 100000\r\n\r\n")
-    peer.drip(connection, iter([b"\0"] * 10_000))
-
-
-def drips_events(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.send(connection, b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-    peer.drip(connection, iter([b"6\r\n: hi\n\n\r\n"] * 10_000))
-
-
-def continues_forever(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.flood(connection, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
-
-
-def sends_headers_forever(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.send(connection, b"HTTP/1.1 200 OK\r\n")
-    peer.flood(connection, b"X-A: " + b"b" * 60_000 + b"\r\n")
-
-
-def sends_one_endless_line(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.flood(connection, b"H" * 60_000)
-
-
-def sends_chunks_forever(peer: Peer, connection: socket) -> None:
-    peer.read_request(connection)
-    peer.send(connection, OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-    peer.flood(connection, b"1000\r\n" + b"\0" * 4096 + b"\r\n")
+_HEAD, _CHUNKED = b"HTTP/1.1 200 OK\r\n", b"Transfer-Encoding: chunked\r\n\r\n"
+drips_headers = _sending("drips_headers", _HEAD + b"X: ", Peer.drip, b"y")
+drips_body = _sending("drips_body", OK_HEAD + b"Content-Length: 100000\r\n\r\n", Peer.drip, b"\0")
+drips_events = _sending(
+    "drips_events", _HEAD + b"Content-Type: text/event-stream\r\n" + _CHUNKED, Peer.drip, b"6\r\n: hi\n\n\r\n"
+)
+continues_forever = _sending("continues_forever", b"", Peer.flood, b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+sends_headers_forever = _sending("headers_forever", _HEAD, Peer.flood, b"X-A: " + b"b" * 60_000 + b"\r\n")
+sends_one_endless_line = _sending("one_endless_line", b"", Peer.flood, b"H" * 60_000)
+sends_chunks_forever = _sending("chunks_forever", OK_HEAD + _CHUNKED, Peer.flood, b"1000\r\n" + b"\0" * 4096 + b"\r\n")
 
 
 def sends_bomb(peer: Peer, connection: socket) -> None:

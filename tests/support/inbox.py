@@ -11,6 +11,8 @@ from itertools import zip_longest
 from threading import Condition
 from typing import Any, Literal
 
+from tests.support.validity.envelope import LEVELS
+
 Number = int | float
 Rule = Callable[["Request"], "Answer | None"]
 
@@ -237,71 +239,42 @@ def take_accepted() -> list[tuple[str, Any]]:
     return [(request.signal, request.message) for request in requests if request.answer.takes]
 
 
+def _inside(message: Any, signal: str) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """Yield the metrics, records or spans of a request, each with its scope and its resource."""
+    resources, scopes, records = LEVELS[signal]
+    for each in getattr(message, resources):
+        resource = attributes_of(each.resource.attributes)
+        for scoped in getattr(each, scopes):
+            for record in getattr(scoped, records):
+                yield scoped.scope.name, resource, record
+
+
 def points_of(message: Any) -> Iterator[Point]:
-    for resource_metrics in message.resource_metrics:
-        resource = attributes_of(resource_metrics.resource.attributes)
-        for scope_metrics in resource_metrics.scope_metrics:
-            for metric in scope_metrics.metrics:
-                kind = metric.WhichOneof("data")
-                data = getattr(metric, kind)
-                for point in data.data_points:
-                    value = point.sum if kind.endswith("histogram") else getattr(point, point.WhichOneof("value"))
-                    yield Point(
-                        metric.name,
-                        kind,
-                        value,
-                        point.time_unix_nano,
-                        point.start_time_unix_nano,
-                        attributes_of(point.attributes),
-                        metric.unit,
-                        metric.description,
-                        data.is_monotonic if kind == "sum" else None,
-                        data.aggregation_temporality if kind != "gauge" else None,
-                        scope_metrics.scope.name,
-                        resource,
-                        point,
-                    )
+    for scope, resource, metric in _inside(message, "metrics"):
+        kind = metric.WhichOneof("data")
+        data = getattr(metric, kind)
+        monotonic = data.is_monotonic if kind == "sum" else None
+        temporality = None if kind == "gauge" else data.aggregation_temporality
+        described: tuple[Any, Any, Any, Any] = metric.unit, metric.description, monotonic, temporality
+        for point in data.data_points:
+            value = point.sum if kind.endswith("histogram") else getattr(point, point.WhichOneof("value"))
+            times, attributes = (point.time_unix_nano, point.start_time_unix_nano), attributes_of(point.attributes)
+            yield Point(metric.name, kind, value, *times, attributes, *described, scope, resource, point)
 
 
 def records_of(message: Any) -> Iterator[Record]:
-    for resource_logs in message.resource_logs:
-        resource = attributes_of(resource_logs.resource.attributes)
-        for scope_logs in resource_logs.scope_logs:
-            for record in scope_logs.log_records:
-                yield Record(
-                    record.event_name,
-                    record.time_unix_nano,
-                    record.observed_time_unix_nano,
-                    record.severity_number,
-                    attributes_of(record.attributes),
-                    _value(record.body),
-                    record.trace_id.hex(),
-                    record.span_id.hex(),
-                    scope_logs.scope.name,
-                    resource,
-                    record.severity_text,
-                )
+    for scope, resource, record in _inside(message, "logs"):
+        times = record.time_unix_nano, record.observed_time_unix_nano
+        content = record.severity_number, attributes_of(record.attributes), _value(record.body)
+        ids = record.trace_id.hex(), record.span_id.hex()
+        yield Record(record.event_name, *times, *content, *ids, scope, resource, record.severity_text)
 
 
 def spans_of(message: Any) -> Iterator[Span]:
-    for resource_spans in message.resource_spans:
-        resource = attributes_of(resource_spans.resource.attributes)
-        for scope_spans in resource_spans.scope_spans:
-            for span in scope_spans.spans:
-                yield Span(
-                    span.name,
-                    span.start_time_unix_nano,
-                    span.end_time_unix_nano,
-                    attributes_of(span.attributes),
-                    span.trace_id.hex(),
-                    span.span_id.hex(),
-                    span.parent_span_id.hex(),
-                    span.kind,
-                    span.flags,
-                    scope_spans.scope.name,
-                    resource,
-                    span.status.code,
-                )
+    for scope, resource, span in _inside(message, "traces"):
+        times, attributes = (span.start_time_unix_nano, span.end_time_unix_nano), attributes_of(span.attributes)
+        ids = span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
+        yield Span(span.name, *times, attributes, *ids, span.kind, span.flags, scope, resource, span.status.code)
 
 
 def attributes_of(pairs: Iterable[Any]) -> dict[str, Any]:

@@ -52,9 +52,11 @@ def test_deep_stacks_and_limits() -> None:
 
 
 def test_names_that_break_lines() -> None:
-    """Control characters are escaped, so that a name adds no line and reaches no terminal."""
+    """Control characters are escaped, so that a name adds no line; the stack of the calling thread is there, too."""
     with waiting(["a\nb\x1b[31m\udc80 é"]):
-        assert r"[a\nb\x1b[31m\udc80 é] (most" in stacks_now()
+        found = stacks_now()
+    assert r"[a\nb\x1b[31m\udc80 é] (most" in found
+    assert " in test_names_that_break_lines\n" in found
 
 
 def test_crash_signal() -> None:
@@ -111,7 +113,3 @@ def test_exception_that_ends_a_thread_of_monitel_is_shown(capsys: pytest.Capture
     shown = capsys.readouterr().err
     assert shown.startswith("Exception in thread monitel-test:\nTraceback")
     assert shown.endswith("OSError: no device\n")
-
-
-def test_stack_of_the_calling_thread_is_complete() -> None:
-    assert " in test_stack_of_the_calling_thread_is_complete\n" in stacks_now()

@@ -4,7 +4,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import repeat
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def refusing() -> str:
 @pytest.fixture
 def dripping() -> Iterator[str]:
     """The URL of a backend that sends an endless answer one byte at a time."""
-    with Peer(lambda peer, connection: peer.drip(connection, repeat(b"H"))) as peer:
+    with Peer(lambda peer, connection: peer.drip(connection, b"H")) as peer:
         yield peer.url
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from shutil import rmtree
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError, open_root
 from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT, SlotFile, read_slots
-from monitel.blackbox.recovery import claim, sweep
+from monitel.blackbox.recovery import claim, spool_root_of, sweep
 
 DEAD = "20260101T000000-1-1-000000"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
@@ -38,6 +39,10 @@ def usual(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shared.chmod(0o1777)
     monkeypatch.setattr(folder, "_SHARED_MEMORY", shared)
     return shared / f"monitel-{os.geteuid()}"
+
+
+def no_room(*_arguments: object, **_options: object) -> None:
+    raise OSError(errno.ENOSPC, "no space")
 
 
 @needs_root
@@ -179,7 +184,7 @@ def test_full_box_without_room_for_definitions_is_read_without_their_series(
 
     def write(self: Folder, name: str, content: bytes, offset: int, *, flags: int = 0) -> None:
         if full and name == "names":
-            raise OSError(errno.ENOSPC, "no space")
+            no_room()
         plain(self, name, content, offset, flags=flags)
 
     def open_windows() -> list[str]:
@@ -218,29 +223,17 @@ def make(own_boxes: Path, tmp_path: Path) -> Iterator[Callable[..., Box]]:
         box.close(10.0)
 
 
-def test_files_that_cannot_be_removed_do_not_silence_the_process(
-    make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as without room for the totals, which are written before: the heartbeat goes on."""
-
-    def fail(_journal: object, *, disk: bool) -> None:
-        raise OSError(errno.ENOSPC, "no space", disk)
-
-    box = make()
-    monkeypatch.setattr("monitel.blackbox.journal.Journal.truncate", fail)
-    begun = own_page().heartbeat_ns
-    box.snapshot()
-    assert begun != own_page().heartbeat_ns
-
-
 def test_source_that_fails_is_left_out_of_the_snapshot(
-    make: Callable[..., Box], own_boxes: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: Callable[..., Box], own_boxes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other parts are there, and it is logged once; so is a part that is not a plain value, and a flush."""
+    """Logged once; so is a part that is not a plain value, and a flush. The heartbeat goes on if a file stays, too."""
     box = make()
     box.sources |= {"good": lambda: 1, "bad": lambda: 1 / 0, "odd": object}
     box.flushes.append(lambda: int("flush"))
+    monkeypatch.setattr("monitel.blackbox.journal.Journal.truncate", no_room)
+    begun = own_page().heartbeat_ns
     box.snapshot()
+    assert begun != own_page().heartbeat_ns
     box.snapshot()
     snapshot = read_snapshot(Folder.open(own_boxes / box.name))
     assert snapshot is not None
@@ -252,10 +245,6 @@ def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(
     make: Callable[..., Box], own_boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is it if the disk does not take what is left."""
-
-    def no_room(*_arguments: int) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
     box = make()
     (tmp_path / "spool").touch()
     monkeypatch.setattr(os, "posix_fallocate", no_room)
@@ -265,22 +254,15 @@ def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(
 
 def test_without_a_box_no_file_is_removed_before_the_totals_are_noted(tmp_path: Path) -> None:
     """Not even after a defect of the exporter: what was in the file would be missing in the totals."""
-
-    class Fold:
-        def plain(self) -> tuple[int, Any]:
-            raise ValueError
-
     box = Box(tmp_path, None, {})
     box.journals["logs"].append(EVENT, marshal.dumps("first", 2))
     box.tend_disk(0.0)
     (path,) = tmp_path.glob("*/logs-*.log")
     box.journals["logs"].settle(1, 1)
-    box.journals["metrics"].fold = Fold()  # type: ignore[assignment]
-    box.tend_disk(0.0)
-    assert path.exists()
-    box.journals["metrics"].fold = None
-    box.tend_disk(0.0)
-    assert not path.exists()
+    for fold, stays in ((SimpleNamespace(plain=lambda: 1 / 0), True), (None, False)):
+        box.journals["metrics"].fold = fold
+        box.tend_disk(0.0)
+        assert stays == path.exists()
     assert box.close(10.0)
 
 
@@ -288,20 +270,15 @@ def test_full_box_is_no_problem_of_the_disk(
     make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Settled files on the disk stay until the box has room for the totals, which are written before."""
-
-    class Fold:
-        def plain(self) -> tuple[int, Any]:
-            return 0, "x" * 9_000
-
     box, plain = make(), Folder.open_file
     box.tend_disk(0.0)
     (path,) = (tmp_path / "spool").glob("*/logs-*.log")
-    box.journals["metrics"].fold = Fold()  # type: ignore[assignment]
+    box.journals["metrics"].fold = SimpleNamespace(plain=lambda: (0, "x" * 9_000))
     box.journals["logs"].settle(1, 1)
 
     def open_file(self: Folder, name: str, flags: int) -> int:
         if flags & os.O_CREAT and self.path.parent.name != "spool":
-            raise OSError(errno.ENOSPC, "no space")
+            no_room()
         return plain(self, name, flags)
 
     monkeypatch.setattr(Folder, "open_file", open_file)
@@ -401,3 +378,9 @@ def test_folder_that_is_about_to_be_locked_is_not_swept(tmp_path: Path) -> None:
     os.utime(making, (0, 0))
     sweep(tmp_path)
     assert not making.exists()
+
+
+def test_spool_of_the_collector_is_used_if_that_of_the_process_cannot_exist(tmp_path: Path) -> None:
+    """The folders of a container are not made outside of it; a spool that nothing was moved to yet is."""
+    for path, expected in {"gone/spool": tmp_path, "spool": tmp_path / "spool"}.items():
+        assert expected == spool_root_of([{"spool": str(tmp_path / path)}], tmp_path)

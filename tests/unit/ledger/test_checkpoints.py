@@ -11,16 +11,6 @@ import monitel
 from monitel.training import checkpoints
 
 
-def total(name: str) -> float:
-    book = monitel.ledger()
-    assert book is not None
-    return book.activities.get(name, 0) / 1e9
-
-
-def wait() -> None:
-    Event().wait(0.02)
-
-
 class Unprintable:
     def __fspath__(self) -> str:
         raise RuntimeError("no path")
@@ -32,16 +22,16 @@ os.PathLike.register(Unprintable)
 @pytest.mark.parametrize(
     ("path", "shown"),
     [
-        ("s3://me:hidden@bucket/last?token=hidden", "s3://***@bucket/last?token=***"),
-        ("x" * 5000, "x" * 1000),
-        (Unprintable(), None),
+        ("s3://me:hidden@bucket/last?token=hidden", ["s3://***@bucket/last?token=***"]),
+        ("x" * 5000, ["x" * 1000]),
+        (Unprintable(), []),
     ],
 )
-def test_path_is_shown_if_there_is_one(events: list[Any], path: object, shown: str | None) -> None:
-    """Without secrets, as text that UTF-8 can hold, and of limited length. None of these has a size."""
+def test_path_is_shown_if_there_is_one(events: list[Any], path: object, shown: list[str]) -> None:
+    """Without secrets and of limited length. None of these has a size."""
     with checkpoints.Checkpoint(checkpoints.SAVE, path):
         pass
-    assert ([] if shown is None else [shown]) == [event.data["checkpoint.path"] for event in events]
+    assert shown == [event.data["checkpoint.path"] for event in events]
     assert not [event for event in events if "checkpoint.size" in event.data]
 
 
@@ -56,24 +46,25 @@ def test_open_file(events: list[Any], tmp_path: Path) -> None:
     ]
 
 
+def write(path: Path, size: int) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"x" * size)
+    return path
+
+
 def test_size_of_folder(events: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only files of this save count, and no linked folder; all files of a load count, unless there are too many."""
     monkeypatch.setattr(checkpoints, "_MAX_SIZE_NS", 60 * 10**9)
-    (tmp_path / "earlier").mkdir()
-    (tmp_path / "earlier" / "weights").write_bytes(b"x" * 1000)
-    os.utime(tmp_path / "earlier" / "weights", (1, 1))
+    os.utime(write(tmp_path / "earlier/weights", 1000), (1, 1))
     with checkpoints.Checkpoint(checkpoints.SAVE, tmp_path, others="checkpoint-"):
-        (tmp_path / "checkpoint-7").mkdir()
-        (tmp_path / "checkpoint-7" / "weights").write_bytes(b"x" * 5000)
-        (tmp_path / "new").mkdir()
-        (tmp_path / "new" / "weights").write_bytes(b"x" * 20)
-        (tmp_path / "state").write_bytes(b"x" * 3)
+        write(tmp_path / "checkpoint-7/weights", 5000)
+        write(tmp_path / "new/weights", 20)
+        write(tmp_path / "state", 3)
         (tmp_path / "new" / "again").symlink_to(tmp_path)
-    with checkpoints.Checkpoint(checkpoints.LOAD, tmp_path):
-        pass
-    monkeypatch.setattr(checkpoints, "_MAX_FILES", 3)
-    with checkpoints.Checkpoint(checkpoints.LOAD, tmp_path):
-        pass
+    for most in (checkpoints._MAX_FILES, 3):
+        monkeypatch.setattr(checkpoints, "_MAX_FILES", most)
+        with checkpoints.Checkpoint(checkpoints.LOAD, tmp_path):
+            pass
     assert [23, 6023, None] == [event.data.get("checkpoint.size") for event in events]
 
 
@@ -82,11 +73,12 @@ def test_parts_of_a_load(events: list[Any]) -> None:
     load = checkpoints.Checkpoint(checkpoints.LOAD, "parts", logs=False)
     for _ in range(2):
         with load:
-            wait()
+            Event().wait(0.02)
         monitel.set_step(5)
-        wait()
+        Event().wait(0.02)
     load.step = 3
     load.log()
-    (event,) = events
+    (event,), book = events, monitel.ledger()
+    assert book is not None
     assert 3 == event.step
-    assert 0.04 <= event.data["checkpoint.duration"] <= total("checkpoint.load")
+    assert 0.04 <= event.data["checkpoint.duration"] <= book.activities["checkpoint.load"] / 1e9

@@ -138,16 +138,6 @@ def test_a_clock_that_goes_back_takes_nothing() -> None:
     assert (100, {"startup": 100, "other": 0}) == (found.elapsed_ns, found.activities)
 
 
-def test_entry_for_the_training_thread_ends_with_its_object() -> None:
-    """A poller that is stopped and forgotten leaves nothing behind."""
-    book = Book()
-    book.made.enter_for_owner("stuck")
-    assert "startup" == book.made.position()[1]
-    kept = book.made.enter_for_owner("stuck")
-    assert kept is not None
-    assert "stuck" == book.made.position()[1]
-
-
 @pytest.mark.parametrize("take_over", [False, True])
 def test_shutdown_counts_for_the_training_thread(take_over: bool) -> None:
     """After SIGTERM a training in another thread goes on to its last checkpoint; at the exit the caller takes over."""
@@ -214,27 +204,20 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
     return Ledger(monkeypatch)
 
 
-def test_the_time_between_attempts_is_down(ledger: Ledger) -> None:
-    """The goodput covers all attempts, and falls as soon as time is lost."""
+@pytest.mark.parametrize(
+    ("past", "lost", "expected"), [((100, 60, 20), 30, 40 / 110), ((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)]
+)
+def test_goodput_is_the_share_of_all_attempts(
+    ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float
+) -> None:
+    """Between 0 and 1, even if the stored past contradicts the clock; the time between attempts is down."""
     time = training_counters
-    time.continue_run(time.Past(elapsed_ns=100 * SECOND, productive_ns=60 * SECOND, down_ns=20 * SECOND))
+    time.continue_run(time.Past(*(each * SECOND for each in past)))
     assert time.goodput() is None
     monitel.set_step(1)
     ledger.wait(10)
-    assert {"step": 10.0, "down": 20.0} == seconds()
-    assert 70 / 110 == time.goodput()
-    time.repeat(30 * SECOND)
-    assert 40 / 110 == time.goodput()
-
-
-@pytest.mark.parametrize(("past", "lost", "expected"), [((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)])
-def test_goodput_stays_a_share(ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float) -> None:
-    """The goodput is between 0 and 1, even if the stored past contradicts the clock."""
-    time = training_counters
-    time.continue_run(time.Past(*(each * SECOND for each in past)))
+    assert {"step": 10.0, "down": past[2]} == {"down": 0, **seconds()}
     time.repeat(lost * SECOND)
-    monitel.set_step(1)
-    ledger.wait(10)
     assert expected == time.goodput()
 
 

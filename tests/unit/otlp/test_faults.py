@@ -6,7 +6,7 @@ import random
 import shlex
 from collections import Counter
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +18,6 @@ from tests.support.receiver import Receiver
 
 import monitel
 from monitel.blackbox import disk, journal
-from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.record import Settled
@@ -26,7 +25,6 @@ from monitel.blackbox.recorder import Recorder
 from monitel_otlp.messages.request import LogRecordWriter
 from monitel_otlp.metrics.totals import Draft
 from monitel_otlp.metrics.windows import WindowWriter
-from monitel_otlp.pipeline import exit_summary
 from monitel_otlp.traces.span_queue import QueuedSpans
 from monitel_otlp.transport.http import HttpTransport
 
@@ -111,15 +109,6 @@ def test_what_no_spool_folder_could_take_is_named_where_it_is(
     pipeline.shutdown()
     command = capsys.readouterr().err.partition("replay with: ")[2]
     assert str(own_boxes) == str(Path(shlex.split(command)[2]).parent)
-
-
-def test_command_is_for_a_shell() -> None:
-    """A folder whose name has a space or a quote is one argument of the command."""
-    folder = PurePosixPath("/data/my runs/it's")
-    accounts = {signal: Account(1, 0, 1, 0, 0, {}) for signal in ("metrics", "logs", "traces")}
-    line = exit_summary(accounts, folder, offline=True, stored=True)
-    command = line.partition("replay with: ")[2]
-    assert ["monitel", "replay", str(folder), "--endpoint", "http://HOST:4318"] == shlex.split(command)
 
 
 ERRORS: list[Any] = [partial(OSError, 5), FolderError, RuntimeError, MemoryError]
