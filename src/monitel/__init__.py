@@ -30,11 +30,12 @@ from monitel.training.step import get_step, set_step
 from monitel.wait_counter import WaitCounter, WaitMaxima, WaitReading, _WaitCounterTracker, wait_counters
 
 if _TYPE_CHECKING:
-    from types import ModuleType as _ModuleType
+    from typing import Any as _Any
 
     from monitel import integrations as integrations
     from monitel import profiler
     from monitel import torch as torch
+    from monitel.started_run import Run, start
 
 _WaitCounter = WaitCounter
 __version__ = "0.2.0"
@@ -46,14 +47,19 @@ __all__ += ["LoggedNumbers", "RunConfig", "config", "log"]
 __all__ += ["log_event", "register_event_handler", "unregister_event_handler"]
 __all__ += ["Counter", "CounterReading", "WaitCounter", "WaitMaxima", "WaitReading", "_WaitCounter"]
 __all__ += ["_WaitCounterTracker", "counter", "counters", "wait_counters"]
-__all__ += ["Activity", "Ledger", "activity", "ledger", "profiler", "testing"]
+__all__ += ["Activity", "Ledger", "Run", "activity", "ledger", "profiler", "start", "testing"]
 
 
-def _on_demand(package: str, name: str) -> "_ModuleType":
+_STARTED = {"Run", "start"}
+
+
+def _on_demand(package: str, name: str) -> "_Any":
     """Import a module of a package where it is first used: it takes time, or needs another package."""
     if not name.startswith("_"):
         from importlib import import_module
 
+        if package == __name__ and name in _STARTED:
+            return getattr(import_module(f"{package}.started_run"), name)
         try:
             return import_module(f"{package}.{name}")
         except ImportError as error:
@@ -66,4 +72,4 @@ __getattr__ = _partial(_on_demand, __name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), "integrations", "profiler", "torch"})
+    return sorted({*globals(), *_STARTED, "integrations", "profiler", "torch"})

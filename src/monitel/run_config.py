@@ -99,10 +99,15 @@ def config(values: Any = _NOTHING, /, **named: Any) -> None:
         >>> monitel.config({"lr": 1e-4, "model": {"layers": [2, 2], "dropout": None}})
         >>> monitel.config(lr=1e-4)
     """
+    log_event(config_event(values, named))
+
+
+def config_event(values: Any, named: dict[str, Any]) -> RunConfig:
+    """Return the event of a call of :func:`config`."""
     if values is _NOTHING:
         values, named = named, {}
     event = RunConfig(values)
-    log_event(RunConfig({**event.config, **named}) if named else event)
+    return RunConfig({**event.config, **named}) if named else event
 
 
 def _tree(read: Callable[[], Any], outer: tuple[int, ...], budget: Iterator[int]) -> ConfigValue:

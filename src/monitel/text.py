@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 if TYPE_CHECKING:
@@ -245,6 +246,13 @@ def replay_command(folder: str, environment: Mapping[str, str] = os.environ) -> 
         return command  # one option is not enough
     is_plain = place and mask_text(place, environment) == place
     return f"{command} --endpoint {shlex.quote(place) if is_plain else 'http://HOST:4318'}"
+
+
+def near(path: Path) -> str:
+    """Return a path as a user writes it here: relative to the present folder, if it is below it."""
+    with suppress(OSError, ValueError):
+        return str(path.relative_to(Path.cwd()))
+    return str(path)
 
 
 def counted(number_of: int, noun: str, plural: str = "s") -> str:

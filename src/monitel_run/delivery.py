@@ -122,7 +122,13 @@ class Delivery(Thread):
             deaths.observe(*each[:4])
         store_deaths(self._folder, deaths)
         running = [f"{each.pid}-{each.start}" for each in watch.running]
-        print_summary(self._folder, cause=deaths.cause, running=running, children=watch.children)
+        print_summary(
+            self._folder,
+            cause=deaths.cause,
+            running=running,
+            children=watch.children,
+            command=self._facts[0],
+        )
         if end.status and watch.ends and all(each.status == 0 for each in watch.ends):
             code = os.waitstatus_to_exitcode(end.status)
             how = f"signal {-code}" if code < 0 else f"exit status {code}"

@@ -41,6 +41,7 @@ OUR_NAMES = {
     *("WaitCounter", "WaitMaxima", "WaitReading", "wait_counters"),
     *("Counter", "CounterReading", "counter", "counters"),
     *("Activity", "Ledger", "activity", "ledger"),
+    *("Run", "start"),
     *("profiler", "testing"),
 }
 #: The names of each other public module.
@@ -59,8 +60,11 @@ NAMES = {
     "monitel_tensorboard": {"Installation", "SummaryWriter", "install"},
 }
 
+#: The module of :func:`monitel.start`, which begins everything that is installed, and writes a report.
+TOP = "started_run"
 #: The top folders of the core, and what each may import besides the modules that are in none of them.
 FOLDERS: dict[str, set[str]] = {
+    TOP: {"blackbox", "runs", "console", "torch"},
     "blackbox": set(),
     "runs": {"blackbox", "torch"},
     "console": {"blackbox", "runs"},
@@ -77,6 +81,7 @@ LOWER: dict[str, set[str]] = {
 FOREIGN: dict[str, set[str]] = {
     "monitel": {"monitel_run.__main__"},
     "monitel.runs": {"monitel_run"},
+    f"monitel.{TOP}": {"monitel_run"},
     "monitel.console": {"textual", "rich", "monitel_run"},
     "monitel.profiler": set(),
     "monitel.torch": {"torch"},
@@ -152,7 +157,7 @@ def wrong_imports(package: Path) -> list[str]:
     found = []
     for file in sources(package):
         parts = file.relative_to(package.parent).with_suffix("").parts
-        folder = parts[1] if len(parts) > 2 else ""
+        folder = parts[1] if len(parts) > 2 or parts[1:] == (TOP,) else ""
         own = f"{package.name}.{folder}" if f"{package.name}.{folder}" in FOREIGN else package.name
         for each in imports(file):
             root, *rest = each.path.split(".")
@@ -176,8 +181,13 @@ def test_imports_run_downwards(package: Path) -> None:
 
 
 def test_nothing_imports_the_console() -> None:
-    """Besides the program: what a process stores at its end, and the output of commands, are below it."""
-    files = [file for package in PACKAGES for file in sources(package) if "console" not in file.parts]
+    """Besides the programs and the top: what a process stores at its end, and the output of commands, are below it."""
+    files = [
+        file
+        for package in PACKAGES
+        for file in sources(package)
+        if "console" not in file.parts and file != CORE / f"{TOP}.py"
+    ]
     modules = {each.module for file in files for each in imports(file, typing_too=True)}
     assert set() == {each for each in modules if each.startswith("monitel.console")}
 

@@ -99,6 +99,11 @@ class Record:
         return str(self.identity.get("run") or "")
 
     @property
+    def store(self) -> str:
+        """The folder of the run, which may be missing; empty if its process stores none."""
+        return str(self.identity.get("store") or "")
+
+    @property
     def spool(self) -> Path | None:
         """The spool folder of the process, which may not exist; None without one."""
         root = self.identity.get("spool")

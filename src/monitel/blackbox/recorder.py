@@ -9,7 +9,7 @@ import json
 import marshal
 import math
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -117,6 +117,8 @@ class Recorder:
         self.discarded = 0  # number of samples that ``max_samples`` kept out
         #: The last number of each series of `log()`, as in a record: number of the definition, time in Unix ns, value.
         self.numbers: dict[Series, tuple[int, int, Any]] = {}
+        #: What the curves of the run are made of; None in processes that store none. See :class:`monitel.runs.curves`.
+        self.points: deque[tuple[Series, int | None, float, str]] | None = None
         self.config: dict[str, Any] = {}  # of the process, by dotted name
         self.last_event = b""  # other than logged numbers, in marshal format; without its data if that is long
         self.is_idle = True  # nothing is recorded yet
@@ -134,6 +136,11 @@ class Recorder:
         )
         box.open_windows = self.open_windows
         box.flushes += [self.begin_to_count, self.define_stats]
+
+    @property
+    def series(self) -> list[Series]:
+        """All series so far. Takes no lock."""
+        return self._table.all()
 
     def begin(self) -> None:
         """Make the box, before the first item. Another thread with its first item waits."""
@@ -173,6 +180,8 @@ class Recorder:
                 raise
             finally:
                 del self._closing[serial, key_number]
+            if self.points is not None and window.count and series.definition.name not in REPORTED:
+                self.points.append((series, window.last_step, window.sum / window.count, ".mean"))
             series.latest = window
             series.count += window.count
             self.discarded += window.discarded
@@ -248,7 +257,7 @@ class Recorder:
         record = event._fields()
         is_numbers = record[6] is not None and isinstance(event, monitel.LoggedNumbers)
         if is_numbers:
-            self._append_numbers(record[6], record[5], record[1])
+            self._append_numbers(record[6], record[5], record[1], record[4])
         elif record[6] is not None:  # a RunConfig
             plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(record[6])}
             self.config = {**self.config, **plain}
@@ -273,7 +282,9 @@ class Recorder:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
         return [*self.numbers.copy().values()]
 
-    def _append_numbers(self, numbers: dict[str, Any], attributes: dict[str, Any], time_ns: int) -> None:
+    def _append_numbers(
+        self, numbers: dict[str, Any], attributes: dict[str, Any], time_ns: int, step: int | None
+    ) -> None:
         identity = self._table.identity(attributes)
         found: list[tuple[int, int, Any]] = []
         for name, value in numbers.items():
@@ -285,6 +296,8 @@ class Recorder:
                 (series.number,) = self._define(NUMBER, [(series, ())])
             last = self.numbers[series] = series.number, time_ns, value
             found.append(last)
+            if self.points is not None:
+                self.points.append((series, step, value, ""))
         if found:
             self._metrics.append(NUMBERS, marshal.dumps(found, 2), len(found))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monitel.blackbox.folder import box_root
-from monitel.variables import BOOLEAN, FOLDER, Variable, at_least
+from monitel.variables import BOOLEAN, FOLDER, Variable, at_least, read_variables
 
 #: Bytes of items that the box of a process may hold, without a ``black_box_size``.
 BOX_SIZE = 16 << 20
@@ -53,3 +53,8 @@ def default_root() -> Path:
         return Path.home() / ".local" / "state" / "monitel"
     except RuntimeError:  # in a container: the user has no name, and HOME is not set
         return Path("monitel-runs")
+
+
+def runs_dir() -> Path:
+    """Return the folder that holds the runs of :func:`monitel.start`: MONITEL_RUNS_DIR, or ``monitel-runs``."""
+    return Path(read_variables({"runs_dir": FOLDER}, {"runs_dir": None}).get("runs_dir") or "monitel-runs")

@@ -36,32 +36,41 @@ _record: _Record | None = None
 
 
 class _Record:
-    def __init__(self, settings: BoxSettings, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, settings: BoxSettings, attributes: Mapping[str, Any], store: str) -> None:
         identity = {"attributes": dict(attributes), "run": os.environ.get(_RUN_FOLDER, ""), "off": [*JOURNALS]}
+        identity["store"] = store
         self._box = Box(None, settings.root, identity, box_bytes=settings.size)
         self.table = SeriesTable()
-        self._recorder = Recorder(self._box, self.table)
+        self.recorder = Recorder(self._box, self.table)
         self._handle = monitel.register_event_handler(self._take)
-        window_sinks.add(self._recorder.window)
+        window_sinks.add(self.recorder.window)
         self._box.start()
 
     def _take(self, event: monitel.Event) -> None:
         if event._window is None:
-            self._recorder.event(event)
+            self.recorder.event(event)
 
     def leave(self) -> None:
         monitel.unregister_event_handler(self._handle)
-        window_sinks.remove(self._recorder.window)
+        window_sinks.remove(self.recorder.window)
 
     def close(self) -> None:
         self.leave()
         self._box.close(_TIMEOUT_S)
 
 
-def hold(owner: object, *, settings: BoxSettings | None = None, attributes: Mapping[str, Any] | None = None) -> None:
+def hold(
+    owner: object,
+    *,
+    settings: BoxSettings | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    store: str = "",
+) -> Recorder | None:
     """Keep a record of this process for an exporter that needs none itself, unless it has one. Never raises.
 
-    The settings of the box are by default those of the environment variables, the attributes those of its launcher.
+    The settings of the box are by default those of the environment variables, the attributes those of its launcher;
+    ``store`` is the folder of the run. Return the recorder, unless this process has a record that an exporter reads, or
+    can have none.
     """
     global _record
     with _lock:
@@ -70,13 +79,15 @@ def hold(owner: object, *, settings: BoxSettings | None = None, attributes: Mapp
                 if settings is None:
                     settings = box_settings(**read_variables(BOX_CHOICES, dict.fromkeys(BOX_CHOICES)))
                 if settings.root is None or has_box():
-                    return
+                    return None
                 sweep(settings.root)
                 forget_unread(settings.root)
-                _record = _Record(settings, launch_attributes() if attributes is None else attributes)
+                _record = _Record(settings, launch_attributes() if attributes is None else attributes, store)
             _owners.append(owner)
         except Exception:
             _log.warning("this process has no black box", exc_info=True)
+            return None
+        return _record.recorder
 
 
 def release(owner: object) -> list[Series] | None:

@@ -33,6 +33,7 @@ _MODULES = {
     "runs": "monitel.console.runs",
     "ledger": "monitel.console.ledger",
     "compare": "monitel.console.compare",
+    "report": "monitel.console.report",
 }
 _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
 

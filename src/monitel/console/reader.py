@@ -117,7 +117,7 @@ def _with_spools(processes: Sequence[Process]) -> list[Process]:
                     events[box] = [*map(event_of, read_record(folder, journals=["logs"]).events)]
 
     spools = [(each.box, Path(each.spool)) for each in processes if each.spool]
-    _within(_SPOOL_PATIENCE_S, *(partial(read, *each) for each in spools if each[1].is_absolute()))
+    within(_SPOOL_PATIENCE_S, *(partial(read, *each) for each in spools if each[1].is_absolute()))
     found = []
     for each in processes:
         both = sorted([*events.get(each.box, ()), *each.events], key=lambda event: event.time_ns)
@@ -125,7 +125,7 @@ def _with_spools(processes: Sequence[Process]) -> list[Process]:
     return found
 
 
-def _within(seconds: float, *reads: Callable[[], object]) -> None:
+def within(seconds: float, *reads: Callable[[], object]) -> None:
     """Call functions side by side, each in a thread, and wait for so many seconds: a disk may hang."""
     deadline = time.monotonic() + seconds
     threads = [Thread(target=each, name="monitel-reader", daemon=True) for each in reads]
@@ -247,7 +247,7 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
     }
     roots = {Path(path).parent for of in jobs.values() for each in of for path in (each.spool, each.box) if path}
     died: list[Process] = []
-    _within(_SPOOL_PATIENCE_S, lambda: died.extend(each for root in roots for each in deaths_below(root, [], ["logs"])))
+    within(_SPOOL_PATIENCE_S, lambda: died.extend(each for root in roots for each in deaths_below(root, [], ["logs"])))
     known = {(each.job, each.attempt or 0, each.rank) for each in processes}
     found = {}
     for each in sorted(died, key=lambda each: each.seen_ns):

@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.discovery import find_boxes
-from monitel.blackbox.folder import FolderError, check_platform
+from monitel.blackbox.folder import Folder, FolderError, check_platform
 from monitel.blackbox.process import this_process
-from monitel.blackbox.settings import FOLDERS, default_root
+from monitel.blackbox.settings import FOLDERS, default_root, runs_dir
 from monitel.console.job import jobs_of
 from monitel.console.reader import ends_below, read_boxes
-from monitel.runs.folder import stored_runs
-from monitel.runs.history import TOLERANCE_NS, Attempt, RunTime
+from monitel.runs.folder import FILE, stored_runs
+from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, Process, State
+from monitel.runs.stored import LIMIT_BYTES
 from monitel.runs.values import RunValues, Value
 from monitel.text import Screen, cut, duration, moment, number, printable, rfc3339, show, table, to_json, warn
 from monitel.variables import read_variables
@@ -54,6 +55,7 @@ class Run:
     attempt: Attempt = field(default_factory=lambda: Attempt("", {}, 0))  # the last one
     values: RunValues = field(default_factory=RunValues)  # the last ones
     held: bool | None = None  # the last attempt holds the lock; None on another machine, or before the last boot
+    store: Path = Path()  # its folder
     outcome: str = ""  # how it ended, or its state; empty before :meth:`Runs.with_outcome`
 
     @property
@@ -127,34 +129,46 @@ def is_given(run: str) -> bool:
 
 def read_runs(root: Path, problems: list[str]) -> list[Run]:
     """Return all runs with a ledger below the folder of spools in the order of their last heartbeats."""
-    runs = []
-    for folder, found in stored_runs(root, problems):
-        boot, held = found.attempt.boot, None
-        with suppress(OSError):  # the lock is a link
-            held = folder.is_locked() if boot and boot == this_process().boot else None
-        runs.append(Run(found.time, found.attempt, found.values, held))
+    runs = [_run_in(*found) for found in stored_runs(root, problems)]
     return sorted(runs, key=lambda run: run.time.last_ns)
+
+
+def run_in(folder: Folder) -> Run | None:
+    """Return the run that a folder has; None without a ledger in it. Raises StoredError if that cannot be used."""
+    with suppress(FileNotFoundError):
+        return _run_in(folder, decode(folder.read(FILE, LIMIT_BYTES + 1)))
+    return None
+
+
+def _run_in(folder: Folder, found: History) -> Run:
+    boot, held = found.attempt.boot, None
+    with suppress(OSError):  # the lock is a link
+        held = folder.is_locked() if boot and boot == this_process().boot else None
+    return Run(found.time, found.attempt, found.values, held, folder.path)
 
 
 class Runs:
     """The runs below a folder of spools, and the ends of their processes, also in black boxes."""
 
-    def __init__(self, root: Path, boxes: Path | None = None) -> None:
+    def __init__(self, root: Path, boxes: Path | None = None, started: Path | None = None) -> None:
         self.problems: list[str] = []  # descriptions of the files that cannot be read
         self._root, self._boxes = root, boxes
-        self.all = read_runs(root, self.problems)
+        found = [each for folder in filter(None, (root, started)) for each in read_runs(folder, self.problems)]
+        self.all = sorted(found, key=lambda run: run.time.last_ns)
 
     @classmethod
     def given(cls, arguments: argparse.Namespace) -> Runs:
-        """Return the runs below the folder that is given as ``--spool-dir``."""
+        """Return the runs below the folder that is given as ``--spool-dir``; else those of ``monitel.start()``, too."""
         check_platform()
         folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
         given = arguments.spool_dir or folders.get("spool_dir")
-        return cls(Path(given) if given else default_root(), folders.get("black_box_dir"))
+        started = None if arguments.spool_dir else runs_dir()
+        return cls(Path(given) if given else default_root(), folders.get("black_box_dir"), started)
 
     def find(self, name: str) -> Run:
-        """Return the run that a user names by its id or start, with its outcome."""
-        found = [each for each in self.all if each.time.run == name][-1:]
+        """Return the run that a user names by its id, its start or its folder, with its outcome."""
+        path = Path(name).resolve()
+        found = [each for each in self.all if each.time.run == name or each.store in {path, Path(name)}][-1:]
         found = found or [each for each in self.all if each.name == name]
         if not found:
             raise self.unknown(f"run {name!r}")

@@ -6,26 +6,30 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import MappingProxyType
 from typing import TextIO
 
 from monitel.blackbox.process import Owner
 from monitel.console.job import Job, jobs_of, with_pool_workers_completed
+from monitel.console.reader import within
+from monitel.console.report import is_wanted, write_job
 from monitel.console.runs import is_given
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
-from monitel.text import Screen, counted, duration, labelled, named, printable, replay_command, step_rate, wrapped
+from monitel.text import Screen, counted, duration, labelled, named, near, printable, replay_command, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
 _JOBS = 5  # at most
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
+_PAGES_S = 5.0  # seconds for the reports
 _CHILDREN = "children of multiprocessing are not recorded: call monitel_otlp.configure() in them"
 
 
@@ -36,11 +40,13 @@ def print_summary(
     cause: Callable[[Owner], tuple[str, int] | None] = lambda _owner: None,
     running: Iterable[str] = (),
     children: bool = False,
+    command: Sequence[str] = (),
 ) -> None:
     """Print the summary of all processes that have stored their end in the folder of the run. Never raises.
 
     ``cause`` returns how a process ended, in words, and when, Unix ns; ``running`` are the keys of processes that ran
-    when the command ended. There may be children of multiprocessing that are not recorded.
+    when the command ended. There may be children of multiprocessing that are not recorded. Reports get their names from
+    the command.
     """
     stream = sys.stderr if stream is None else stream
     with suppress(Exception):  # the stream may be closed
@@ -55,7 +61,8 @@ def print_summary(
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
-        lines = summary_lines(found, problems, Screen.of(stream), running=pids)
+        pages = write_pages(found, command, problems)
+        lines = summary_lines(found, problems, Screen.of(stream), running=pids, pages=pages)
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
 
@@ -82,22 +89,21 @@ def summary_lines(
     screen: Screen,
     *,
     running: Sequence[str] = (),
+    pages: Mapping[int, Path] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the lines of the summary of processes at their ends, with the process ids of those that still run."""
+    """Return the lines of the summary of processes at their ends, with the process ids of those that still run.
+
+    There may be a page about a job, by its number.
+    """
     processes = [*processes]
-    attempts: dict[tuple[JobName, object], list[Job]] = {}  # of each job
-    for job in jobs_of(processes):
-        first = job.processes[0]
-        attempts.setdefault((job.name, None if first.rank is not None else first.key), []).append(job)
-    shown = [
-        jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)
-    ]
-    rows = [*outcome(processes)]
+    shown, rows = _shown(processes), [*outcome(processes)]
     lines: list[str] = []
-    for jobs in shown[:_JOBS]:
+    for number, jobs in enumerate(shown[:_JOBS]):
         header = f"{'' if lines else _START}{_header(jobs)}"
         lines += wrapped(printable(header), screen.width, whole=True)
         lines += [line for label, texts in _rows(jobs) for line in _lines(label, texts, screen)]
+        if (place := pages.get(number)) is not None:
+            lines += _lines("report", [near(place)], screen)
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
     nothing = "no recorded process has ended" if running and not processes else "nothing was recorded"
@@ -110,6 +116,33 @@ def summary_lines(
         more = f" (and {len(problems) - 1:,} more)" if len(problems) > 1 else ""
         rows.append(("missing", f"{problems[0]}{more}"))
     return lines + [line for label, text in rows for line in _lines(label, [text], screen)]
+
+
+def _shown(processes: Iterable[Process]) -> list[list[Job]]:
+    """Return the attempts of each job that there is something to say about."""
+    attempts: dict[tuple[JobName, object], list[Job]] = {}  # of each job
+    for job in jobs_of(processes):
+        first = job.processes[0]
+        attempts.setdefault((job.name, None if first.rank is not None else first.key), []).append(job)
+    return [jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)]
+
+
+def write_pages(processes: Sequence[Process], command: Sequence[str], problems: list[str]) -> dict[int, Path]:
+    """Write a report of each job, and return the paths by the numbers of the jobs; a disk that hangs is left.
+
+    The report is in the folder of a run that :func:`monitel.start` has begun, or else in a new folder of this kind.
+    """
+    pages: dict[int, Path] = {}
+
+    def write() -> None:
+        try:
+            for number, jobs in enumerate(_shown(processes)[:_JOBS] if is_wanted() else ()):
+                pages[number] = write_job(jobs, command)
+        except Exception as error:
+            problems.append(f"the report cannot be written: {error}")
+
+    within(_PAGES_S, write)
+    return pages.copy()
 
 
 def _lines(label: str, texts: Sequence[str], screen: Screen) -> Iterator[str]:

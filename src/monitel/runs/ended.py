@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel")
 
 VERSION = 1
+#: The token of the end of a process in the folder of its run, which has one end of each process.
+ONLY = "0"
+#: Functions that store the end of this process in the folder of a run, by this folder.
+keepers: dict[Path, Callable[[Process], object]] = {}
 
 _NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
 _MOST = 10_000  # files that are read
@@ -63,17 +67,20 @@ def store_end(
     *,
     spool: os.PathLike[str],
     stored: bool,
+    store: Path | None,
 ) -> bool:
     """Store the end of this process, with what it did before its shutdown, and with fields of :class:`Process`.
 
+    It is stored for ``monitel run``, and in the folder of the run that :func:`monitel.start` has begun, ``store``.
     Never raises, and takes no lock. Return False if ``monitel run`` has not started this process, or runs no more.
     """
     folder = os.environ.get(VARIABLE, "")
-    if not is_running(folder):
+    has_parent, keep = is_running(folder), None if store is None else keepers.get(store)
+    if not has_parent and keep is None:
         return False
     try:
         doing, time_ns = at_shutdown()
-        names: list[Any] = [{**process_facts(), "attributes": dict(attributes)}]
+        names: list[Any] = [{**process_facts(), "attributes": dict(attributes), "store": str(store or "")}]
         totals = []
         for each in series:
             if (name := each.definition.name) in REPORTED:
@@ -96,20 +103,24 @@ def store_end(
             spool=str(record.path),
             stored=stored,
         )
-        write_end(Path(folder), ended)
+        if has_parent:
+            write_end(Path(folder), ended)
+        if keep is not None:
+            keep(ended)
     except Exception as error:
-        _log.debug("the end cannot be stored for monitel run: %s", error)
+        _log.debug("the end of this process cannot be stored: %s", error)
         return False
-    return True
+    return has_parent
 
 
 def store_death(record: Record, death: Death | None, spool: Path, *, is_logged: bool = True) -> bool:
     """Store the death of a process whose record is collected into a spool. Never raises. Idempotent.
 
-    It has no death if it lives on with another program; the event of a death is an item if it ``is_logged``. Return
-    False if no ``monitel run`` has started the process.
+    It is stored for ``monitel run``, and in the folder of its run. It has no death if it lives on with another program;
+    the event of a death is an item if it ``is_logged``. Return False if no ``monitel run`` has started the process.
     """
-    if not record.run:
+    stores = record.store != "" and Path(record.store).is_dir()
+    if not record.run and not stores:
         return False
     try:
         items = Counter(record.waiting)
@@ -127,11 +138,14 @@ def store_death(record: Record, death: Death | None, spool: Path, *, is_logged: 
             spool=str(spool),
             stored=not record.off.issuperset(JOURNALS),
         )
-        write_end(Path(record.run), ended, token)
+        if stores:
+            write_end(Path(record.store), ended, ONLY)
+        if record.run:
+            write_end(Path(record.run), ended, token)
     except Exception as error:
-        _log.debug("the death cannot be stored for monitel run: %s", error)
+        _log.debug("the death of a process cannot be stored: %s", error)
         return False
-    return True
+    return bool(record.run)
 
 
 def store_deaths(folder: Path, deaths: Deaths) -> None:

@@ -4,29 +4,27 @@ An exporter is a plug-in: a module that an entry point of the group ``monitel.ex
 
 * ``check_endpoint(endpoint)``, which raises a ValueError for an endpoint of ``monitel run`` that is wrong;
 * ``begin()``, which starts to export what this process records;
+* ``start(name, folder, run_id)``, which does so for :func:`monitel.start`, and returns the exporter, as
+  :func:`monitel.run_events.enter` knows it, and a function that ends it;
 * ``attempt(command, began_ns, folder, deaths, problems)``, which returns an object like
   :class:`monitel_otlp.attempts.CommandTelemetry`: it delivers what processes have left at their end.
 
-Without an exporter a process still has a record, which the commands of monitel show.
+Without an exporter a process still has a record, which the commands of monitel show. A writer, of the group
+``monitel.writers``, is such a function ``start()``: rank zero of a run calls it, to write files into its folder.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 from importlib.metadata import entry_points
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from monitel.blackbox.settings import default_root
 from monitel.process.launcher import is_launcher, launch_attributes
-from monitel.process.os_threads import in_main_thread
 from monitel_run.folder import PROCESS, announce, identify
 
-if TYPE_CHECKING:
-    from monitel.blackbox.account import Account
-
-GROUP = "monitel.exporters"
+GROUP, WRITERS = "monitel.exporters", "monitel.writers"
 
 #: The variables by which launchers give each process a rank.
 _RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
@@ -34,11 +32,11 @@ _RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COM
 _begun = False
 
 
-def load() -> tuple[list[Any], list[str]]:
+def load(group: str = GROUP) -> tuple[list[Any], list[str]]:
     """Return the exporters that are installed, and a message for each one that cannot be loaded."""
     found: list[Any] = []
     problems: list[str] = []
-    for each in entry_points(group=GROUP):
+    for each in entry_points(group=group):
         try:
             found.append(each.load())
         except Exception as error:
@@ -61,52 +59,14 @@ def begin(module: str) -> bool:
         for each in exporters:
             each.begin()
         if not exporters:
-            _record()
+            from monitel.runs.recorded import Recorded  # late: no process with an exporter needs it
+
+            Recorded(default_root(), launch_attributes())
     if module == "torch":
         from monitel.torch import instrument  # late: it requires torch
 
         instrument()
     return module != "torch"
-
-
-def _record() -> None:
-    """Keep a record of this process, and report its end to ``monitel run``, as an exporter does."""
-    import monitel.runs.ended  # noqa: F401  a class that is made at the end would hide Ctrl-C from the exit status
-    from monitel.blackbox.silent import hold  # late: here and below, no process with an exporter needs it
-    from monitel.process.sigterm import SigtermHandler, is_default
-    from monitel.run_events import enter
-
-    hold(begin)
-    atexit.register(_report_end)  # after run.ended
-    enter(begin)
-    if in_main_thread() and is_default():
-        SigtermHandler(_terminate, _preempt, replaceable=True).install()
-
-
-def _preempt(_timeout: float) -> None:
-    from monitel.run_events import preempt
-
-    if os.getpid() != 1:  # process 1 of a container lives on
-        preempt()
-
-
-def _terminate(timeout: float) -> None:
-    from monitel.run_events import end_on_sigterm
-
-    _preempt(timeout)
-    _report_end()
-    end_on_sigterm(timeout)  # for TensorBoard
-
-
-def _report_end() -> None:
-    from monitel.blackbox.silent import give_way, release
-    from monitel.runs.ended import store_end
-
-    if (series := release(begin)) is not None:  # else the program has an exporter
-        accounts: dict[str, Account] = {}
-        names = launch_attributes()
-        store_end(names, series, accounts, None, spool=Path(), stored=False)
-        give_way()  # of another owner, which SIGTERM does not end
 
 
 def is_recorded() -> bool:

@@ -1,11 +1,13 @@
-"""The folders of runs below the spool root: which process belongs to which run, and the files of a run.
+"""The folders of runs: which process belongs to which run, and the files of a run.
 
-A file is replaced as a whole, so a reader always finds a complete one. Only the process with the lock of a folder
-writes into it.
+The folder of a run that :func:`monitel.start` has begun lies in ``monitel-runs``, and has the marker ``run.json``. The
+folders of other runs lie below the spool root. A file is replaced as a whole, so a reader always finds a complete one.
+The process with the lock of a folder writes its ledger and its curves; each process writes its end.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -14,22 +16,31 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
 
 from monitel.blackbox.folder import Folder, FolderError, make_folder
+from monitel.process.launcher import launch_attributes
 from monitel.runs.history import History, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
+from monitel_run.folder import VARIABLE, is_running
 
 _log = logging.getLogger("monitel.otlp")
 
 LEDGERS = "ledgers"
-FILE = "ledger.json"
+FILE, CURVES, MARKER = "ledger.json", "curves.json", "run.json"
 RUNS = 100  # runs that are kept
 
 _FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
+_LONGEST = 60  # characters of the name of a run in that of its folder
+_UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
+
+
+#: The folder of the run that :func:`monitel.start` has begun in this process; None without one.
+started: Path | None = None
 
 
 class InUseError(FolderError):
@@ -61,27 +72,92 @@ def _digest(text: str) -> str:
     return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 
-def open_run(root: Path, identity: RunIdentity) -> Folder:
-    """Return the folder of a run below the folder of spools, locked; it is made if it is missing.
+def is_started(path: Path) -> bool:
+    """Return True for the folder of a run that :func:`monitel.start` has begun."""
+    return (path / MARKER).is_file()
 
-    If it is new, the oldest runs are removed. InUseError is raised if another process uses it.
+
+def shared_key(name: str, number: int) -> str:
+    """Return what the processes of a run that has this name have in common; empty for a run of one process.
+
+    The number is that of the run in its process.
     """
-    make_folder(root / LEDGERS)
-    with closing(Folder.open(root / LEDGERS)) as ledgers:
-        existing = ledgers.names()
-        name = identity.folder
-        make_folder(ledgers.path / name)
-        folder = Folder.open(ledgers.path / name)
-        try:
-            if not folder.lock():
-                words = f"{str(folder.path)!r} is in use by a running process"
-                advice = f" with the same run id, {identity.run!r}: two jobs need two ids" if identity.run else ""
-                raise InUseError(words + advice)
-            if name not in existing:
-                _prune(ledgers, [each for each in existing if each.startswith(_FOLDERS)])
-        except BaseException:
-            folder.close()
-            raise
+    launch, parent = launch_attributes(), os.environ.get(VARIABLE, "")
+    key = identify(launch).folder
+    if key.startswith(_PROCESS):
+        key = parent if "training.rank" in launch and is_running(parent) else ""
+    return key and f"{key} {name} {number}"
+
+
+def make_started(parent: Path, name: str, key: str = "") -> Path:
+    """Make the folder of a run in a folder of runs, and return it: its name has that of the run, the day and a number.
+
+    With a key, the folder is returned that another process with this key has made: another rank, or an attempt. A
+    symbolic link holds its name; it is read, never followed.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    parent = parent.resolve()
+    link = parent / f".{_digest(key)}"
+    if (path := _linked(link)) is not None:
+        return path
+    stem = f"{_UNUSUAL.sub('-', name)[:_LONGEST].strip('-.') or 'run'}-{time.strftime('%Y%m%d')}"
+    for number in count(1):
+        path = parent / f"{stem}-{number}"
+        with suppress(FileExistsError):
+            path.mkdir(0o700)
+            break
+    assert path is not None
+    descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump({"version": 1, "name": name}, file)
+    with suppress(OSError):  # the file system has no links
+        while key:
+            try:
+                link.symlink_to(path.name)
+                break
+            except FileExistsError:  # another rank was faster, or its folder was removed
+                if (found := _linked(link)) is not None:
+                    (path / MARKER).unlink()
+                    path.rmdir()
+                    return found
+                link.unlink()
+    return path
+
+
+def _linked(link: Path) -> Path | None:
+    with suppress(OSError):
+        path = link.with_name(link.readlink().name)
+        return path if is_started(path) else None
+    return None
+
+
+def store_of(root: Path, identity: RunIdentity) -> Path:
+    """Return the folder of a run: the one that :func:`monitel.start` has made, or one below the folder of spools."""
+    return root / LEDGERS / identity.folder if started is None else started
+
+
+def open_run(root: Path, identity: RunIdentity) -> Folder:
+    """Return the folder of a run, locked; it is made if it is missing.
+
+    If a new one is made below the folder of spools, the oldest runs there are removed. InUseError is raised if another
+    process uses it.
+    """
+    path = store_of(root, identity)
+    if path != started:
+        make_folder(path.parent)
+    is_new = make_folder(path)
+    folder = Folder.open(path)
+    try:
+        if not folder.lock():
+            words = f"{str(folder.path)!r} is in use by a running process"
+            advice = f" with the same run id, {identity.run!r}: two jobs need two ids" if identity.run else ""
+            raise InUseError(words + advice)
+        if is_new:
+            with closing(Folder.open(path.parent)) as ledgers:
+                _prune(ledgers, [each for each in ledgers.names() if each.startswith(_FOLDERS) and each != path.name])
+    except BaseException:
+        folder.close()
+        raise
     return folder
 
 
@@ -106,6 +182,14 @@ def store(folder: Folder, history: History) -> None:
     folder.replace(FILE, encode(history))
 
 
+def discard(folder: Folder) -> None:
+    """Remove the folder of a run that has only been begun; of one that :func:`monitel.start` has begun its ledger."""
+    if is_started(folder.path):
+        folder.unlink(FILE)
+    else:
+        folder.remove()
+
+
 def _prune(ledgers: Folder, existing: list[str]) -> None:
     """Remove the runs whose last heartbeats are the oldest. A run that is in use stays."""
     surplus = len(existing) + 1 - RUNS
@@ -123,24 +207,30 @@ def _prune(ledgers: Folder, existing: list[str]) -> None:
 def stored_runs(root: Path, problems: list[str], *, check: bool = False) -> Iterator[tuple[Folder, History]]:
     """Yield the folder and the history of each run below the folder of spools, without locking or changing anything.
 
-    A message is added to the problems for each file that cannot be read, which does not have its content. Folders of
-    other users are not checked: JSON is safe to read, and a check would write.
+    So it does for a folder of runs that :func:`monitel.start` has begun. A message is added to the problems for each
+    file that cannot be read, which does not have its content. Folders of other users are not checked: JSON is safe to
+    read, and a check would write.
     """
-    path = root / LEDGERS
-    try:
-        with closing(Folder.open(path, check=check)) as ledgers:
-            for path in sorted(ledgers.path / each for each in ledgers.names() if each.startswith(_FOLDERS)):
-                try:
-                    with closing(Folder.open(path, check=check)) as folder:
-                        yield folder, decode(folder.read(FILE, LIMIT_BYTES + 1))
-                except FileNotFoundError:
-                    continue  # nothing is written yet, or the run was removed
-                except (StoredError, FolderError, OSError) as error:
-                    problems.append(_describe(path, error))
-    except FileNotFoundError:
-        return
-    except (FolderError, OSError) as error:
-        problems.append(_describe(path, error))
+    for parent, is_run in ((root / LEDGERS, _is_ledger), (root, is_started)):
+        path = parent
+        try:
+            with closing(Folder.open(parent, check=check)) as folders:
+                for path in sorted(filter(is_run, (parent / each for each in folders.names()))):
+                    try:
+                        with closing(Folder.open(path, check=check)) as folder:
+                            yield folder, decode(folder.read(FILE, LIMIT_BYTES + 1))
+                    except FileNotFoundError:
+                        continue  # nothing is written yet, or the run was removed
+                    except (StoredError, FolderError, OSError) as error:
+                        problems.append(_describe(path, error))
+        except FileNotFoundError:
+            continue
+        except (FolderError, OSError) as error:
+            problems.append(_describe(path, error))
+
+
+def _is_ledger(path: Path) -> bool:
+    return path.name.startswith(_FOLDERS)
 
 
 def _describe(path: Path, error: Exception) -> str:

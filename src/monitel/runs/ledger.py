@@ -6,10 +6,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
 from monitel.blackbox.process import this_process
@@ -19,16 +20,23 @@ from monitel.process.exit import is_child
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.process.worker import Worker
 from monitel.run_events import final_status
-from monitel.runs.folder import InUseError, identify, load, open_run, store
+from monitel.runs import folder
+from monitel.runs.curves import LIMIT_BYTES, Curves
+from monitel.runs.folder import CURVES, InUseError, discard, identify, load, open_run, store, store_of
 from monitel.runs.history import STEP, Attempt, History, Mark, RunTime, ascending, summed
+from monitel.runs.stored import StoredError
 from monitel.runs.values import CurrentValues, RunValues
 from monitel.training.activities import total_ns
 from monitel.training.counters import Past, before, continue_run, repeat
 from monitel.training.step import first_step, get_step, made_steps, unwatch, watch
 
+if TYPE_CHECKING:
+    from monitel.blackbox.recorder import Recorder
+
 _log = logging.getLogger("monitel.otlp")
 
 FIRST_PAUSE, HEARTBEAT = 0.1, 1.0  # seconds; the pauses double
+_CURVES_PAUSE = 30.0  # seconds between two writes of the curves, at most; these pauses double, too
 
 _STEPPED_NS = 10**9  # difference of two clocks that shows that one of them was set
 _NOT_YET = {"startup", "init", "shutdown"}  # before the rank is known, and after the end
@@ -52,10 +60,14 @@ class RunLedger:
         self._ranks = {name: int(rank) for name in _RANKS if (rank := str(attributes.get(name))).isdecimal()}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
+        self.store = store_of(self._root, self._identity)  # the folder of the run; other ranks have the same, if any
+        self.curves = Curves()
+        self._is_started = folder.started is not None
         self._before = before()
         self._name = f"{_process}{self._before.time_ns or ''}-{os.getpid()}"
         self._worker = Worker("monitel-otlp-ledger", self._beat, first=FIRST_PAUSE, ended=self._end)
-        self._pause = FIRST_PAUSE
+        self._pause = self._curves_pause = FIRST_PAUSE
+        self._curves_due = 0.0  # monotonic seconds
         self._marks: tuple[Mark, ...] = ()
         self._begun = False  # the process has set a step itself
         self._stages: Callable[[], Mapping[str, int]] = dict
@@ -75,6 +87,10 @@ class RunLedger:
             if not self._forked:  # a helper needs no thread
                 self._start_worker()
 
+    def draw(self, recorder: Recorder) -> None:
+        """Let a recorder collect the numbers for the curves, unless this is another rank."""
+        recorder.points = self.curves.new if self._is_rank_zero() else None
+
     def run_time(self) -> RunTime | None:
         """Return the time of the run up to now; None without activities or steps, and in ranks other than zero.
 
@@ -82,7 +98,8 @@ class RunLedger:
         """
         if not self._is_rank_zero() or (history := self._history(self._place)) is None:
             return None
-        return history.time if {*history.attempt.activities} - {"startup", "shutdown"} else None
+        is_shown = self._is_started or {*history.attempt.activities} - {"startup", "shutdown"}
+        return history.time if is_shown else None
 
     def finish(self, timeout: float) -> None:
         """Store the end of this process; wait for that at most ``timeout`` seconds."""
@@ -91,6 +108,12 @@ class RunLedger:
         if self._worker.started:
             self._worker.stop()
             self._worker.join(time.monotonic() + timeout)
+
+    def withdraw(self) -> None:
+        """Store nothing more: another pipeline of this process takes the place of this one."""
+        self._given_up = True
+        unwatch(self._on_first_step)
+        self._worker.stop()
 
     def in_child(self) -> RunLedger | None:
         """Leave the ledger to the parent, in a forked child; return one for the child if the parent has not begun."""
@@ -118,14 +141,14 @@ class RunLedger:
 
     def _end(self) -> None:
         """Store the end of this process, in the thread of the heartbeat."""
-        if not self._given_up:
-            try:
+        try:
+            if not self._given_up:
                 self._store()
-                if self._folder is not None:
-                    self._folder.close()
-            except Exception as error:  # the thread ends here, and nothing else may
-                self._warn_once(error)
-            self._given_up = True
+            if self._folder is not None:
+                self._folder.close()
+        except Exception as error:  # the thread ends here, and nothing else may
+            self._warn_once(error)
+        self._given_up = True
 
     def _store(self) -> None:
         try:
@@ -142,16 +165,28 @@ class RunLedger:
                     values = self._values.after(history.values, last=self._status != "")
                     history = replace(history, values=values)
                 store(folder, history)
+                self._store_curves(folder)
         except (OSError, FolderError) as error:
             self._warn_once(error)
             if isinstance(error, FileNotFoundError) and self._folder is not None:
                 self._folder.close()  # it was removed; the next heartbeat makes it again
                 self._folder = None
 
+    def _store_curves(self, folder: Folder) -> None:
+        """Take the new numbers, and store the curves if that is due: the file grows to megabytes."""
+        curves, step = self.curves, get_step()
+        curves.take()
+        spent_ns = sum(total_ns(each) - self._before.activities.get(each, 0) for each in (STEP, "data"))
+        curves.note_steps(self._made_steps(), spent_ns, step)
+        if (now := time.monotonic()) >= self._curves_due or self._status:
+            self._curves_pause = min(2 * self._curves_pause, _CURVES_PAUSE)
+            self._curves_due = now + self._curves_pause
+            folder.replace(CURVES, b"".join(curves.encode()))
+
     def _opened(self) -> Folder | None:
         """Open the folder of the run, and join the earlier attempts; return None if that is not due, or refused."""
         book = self._before.ledger()
-        if book is None or not {*book.activities} - _NOT_YET:
+        if book is None or not (self._is_started or {*book.activities} - _NOT_YET):
             return None
         if not self._is_rank_zero():
             self._given_up = True
@@ -174,6 +209,8 @@ class RunLedger:
                 return None
             if found is not None or self._place is None:
                 self._place = self._join(found)
+            with suppress(FileNotFoundError, StoredError):  # a damaged file begins anew
+                self.curves.go_on(folder.read(CURVES, LIMIT_BYTES + 1))
         except BaseException:
             folder.close()
             raise
@@ -246,7 +283,7 @@ class RunLedger:
     def _withdraw(self, folder: Folder) -> None:
         """Restore the file: another process is rank zero."""
         if self._found is None:
-            folder.remove()
+            discard(folder)
         else:
             store(folder, self._found)
         folder.close()

@@ -186,6 +186,7 @@ class Process:
     run_time: RunTime | None = None  # over all attempts; of rank zero
     accounts: Mapping[str, Account] = field(default_factory=dict)
     spool: str = ""
+    store: str = ""  # the folder of its run, which may be missing
     stored: bool = False  # something is in the spool, even if that is not an item
     collected: bool = False  # the record was moved to ``box``
     events: Sequence[PastEvent] = ()  # that no backend has
@@ -357,6 +358,7 @@ def life_of(record: Record) -> Process:
     return Process(
         job=JobName(*map(_text, map(attributes.get, ("service.namespace", "service.name", "training.run.id")))),
         box=record.path,
+        store=record.store,
         owner=owner,
         parent=str(record.identity.get("parent", "")),
         pid=whole(owner.pid),

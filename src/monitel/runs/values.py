@@ -119,8 +119,8 @@ class CurrentValues:
     """The values of the run of this process. The pause between two reads doubles up to a minute."""
 
     def __init__(self, attributes: Mapping[str, Any], latest: Callable[[], RunValues | None]) -> None:
-        scalars = ((str(name), each if isinstance(each, Scalar) else str(each)) for name, each in attributes.items())
-        self._attributes = dict(scalars)
+        pairs = ((str(name), each if isinstance(each, Scalar) else str(each)) for name, each in attributes.items())
+        self._attributes = dict(pairs)
         self._latest = latest
         self._found: RunValues | None = None
         self._pause, self._due = _FIRST_PAUSE, 0.0
@@ -150,7 +150,7 @@ def latest(
     The totals of the series are without the open windows; the numbers are those of ``monitel.log()``.
     """
     values = [
-        Value(each.name, _scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)
+        Value(each.name, scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)
         for each, (_, time_ns, value) in numbers.items()
     ]
     pace = Pace()
@@ -160,7 +160,7 @@ def latest(
     newest = {each.key: each for each in values}
     now_ns, earlier = time.time_ns(), before().counters
     counters = [
-        Value(each.name, _scalars(each.attributes), each.unit, rest, now_ns, _PROCESS)
+        Value(each.name, scalars(each.attributes), each.unit, rest, now_ns, _PROCESS)
         for each, total, _ in monitel.counters()
         if each.name != _IN_LEDGER and math.isfinite(rest := total - earlier.get(each, 0))
     ]
@@ -169,7 +169,7 @@ def latest(
 
 def _of_stat(series: Series, window: monitel.Window | OpenWindow) -> Iterator[Value]:
     """Yield the aggregations of a window of a Stat, and its totals; none for the series beyond the limit."""
-    name, unit, attributes = series.name, series.definition.unit, _scalars(series.plain_attributes)
+    name, unit, attributes = series.name, series.definition.unit, scalars(series.plain_attributes)
     if _OVERFLOW in attributes:
         return
     for suffix in (aggregation.suffix for aggregation in series.definition.aggregations):
@@ -189,7 +189,7 @@ def _of_stat(series: Series, window: monitel.Window | OpenWindow) -> Iterator[Va
                 yield Value(f"{name}.{end}", attributes, unit, float(value), window.end_ns)
 
 
-def _scalars(attributes: Mapping[str, Any]) -> tuple[tuple[str, Scalar], ...]:
+def scalars(attributes: Mapping[str, Any]) -> tuple[tuple[str, Scalar], ...]:
     """Return the attributes of a series without the rank, in the order of their names."""
-    scalars = {name: each for name, each in attributes.items() if isinstance(each, bool | int | float | str)}
-    return tuple(sorted((name, each) for name, each in scalars.items() if name != _RANK))
+    found = {name: each for name, each in attributes.items() if isinstance(each, bool | int | float | str)}
+    return tuple(sorted((name, each) for name, each in found.items() if name != _RANK))

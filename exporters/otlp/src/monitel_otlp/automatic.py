@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from monitel_otlp.attempts import CommandTelemetry
 
 
@@ -25,6 +29,18 @@ def begin() -> None:
         from monitel_otlp.configuration import configure_automatically
 
         configure_automatically()
+
+
+def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
+    """Make the pipeline of a run that :func:`monitel.start` begins; without an endpoint its folder is the spool."""
+    from monitel_otlp.config.settings import resolve
+    from monitel_otlp.configuration import configure
+
+    given: dict[str, Any] = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service_name": name}
+    if not resolve(None).endpoints and not os.environ.get("MONITEL_SPOOL_DIR"):
+        given["spool_dir"] = folder
+    pipeline = configure(resource_attributes={"training.run.id": run_id}, **given)
+    return pipeline, pipeline.shutdown
 
 
 def attempt(*given: Any) -> CommandTelemetry:

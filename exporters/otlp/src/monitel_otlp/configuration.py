@@ -23,6 +23,7 @@ from monitel.process.launcher import is_launcher, is_rank_zero, launch_attribute
 from monitel.process.os_threads import in_main_thread, start_thread
 from monitel.process.sigterm import SigtermHandler, is_default
 from monitel.run_events import enter, preempt
+from monitel.runs import folder
 from monitel.runs.ledger import RunLedger
 from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
@@ -229,7 +230,7 @@ def configure(
             run_ledger=None if silent or in_launcher else RunLedger(settings.spool_root, resource.attributes),
         )
     unusable = [signal for signal in settings.offline if read_variable("ENDPOINT", signal)]  # warnings say why
-    if settings.offline and not (unusable or silent or _automatically):
+    if settings.offline and not (unusable or silent or _automatically or folder.started):
         what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
         place = f"to {_current.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
         _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)

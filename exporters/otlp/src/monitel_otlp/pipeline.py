@@ -398,8 +398,11 @@ class Pipeline:
 
         ``cut_short``: the application's providers have not ended in time. It is printed, because a log may hang.
         """
-        run_time = None if self._run_ledger is None else self._run_ledger.run_time()
-        is_stored = store_end(self._resource.attributes, series, accounts, run_time, spool=left, stored=stored)
+        run_time, store = None, None
+        if (ledger := self._run_ledger) is not None:
+            run_time, store = ledger.run_time(), ledger.store
+        given = self._resource.attributes, series, accounts, run_time
+        is_stored = store_end(*given, spool=left, stored=stored, store=store)
         if accounts and not (self._is_automatic and self._gives_way):  # the other one reports
             lines = [_CUT_SHORT] if cut_short else []
             if not is_stored or self.dropped:
@@ -442,6 +445,7 @@ class Pipeline:
             series_limit=self._series_limit,
             leftovers=leftovers,
             each_round=self.each_round,
+            ledger=self._run_ledger,
         )
 
     def _start_ledger(self) -> None:

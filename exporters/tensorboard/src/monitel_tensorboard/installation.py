@@ -27,6 +27,8 @@ from monitel_tensorboard.points import Recorded, has_scalars
 from monitel_tensorboard.writer import SummaryWriter, check, guarded, local_dir, open_writers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from monitel import Event
 
 EXIT_TIMEOUT = 5.0  # seconds that all writers of a process have together at exit
@@ -183,6 +185,12 @@ def install(
     check(max_queue, flush_secs, expiry_secs=expiry_secs)
     folder = _run_dir(local_dir(log_dir), resumed=purge_step is not None)
     return Installation(SummaryWriter(folder, "", purge_step, max_queue, flush_secs), expiry_secs)
+
+
+def start(_name: str, folder: Path, _run_id: str) -> tuple[object, Callable[[], object]]:
+    """Write the files of a run that :func:`monitel.start` begins: an entry point of ``monitel.writers``."""
+    installation = install(folder)
+    return installation, installation.uninstall
 
 
 def _run_dir(log_dir: str, *, resumed: bool) -> str:

@@ -49,6 +49,7 @@ from monitel_run.folder import VARIABLE as RUN_FOLDER
 if TYPE_CHECKING:
     from opentelemetry.sdk.resources import Resource
 
+    from monitel.runs.ledger import RunLedger
     from monitel_otlp.traces.span_queue import QueuedSpans
 
 _log = logging.getLogger("monitel.otlp")
@@ -85,6 +86,7 @@ class Engine:
         series_limit: int = SERIES_LIMIT,
         leftovers: bool = False,
         each_round: Sequence[Callable[[], object]] = (),
+        ledger: RunLedger | None = None,
     ) -> None:
         self.settings = settings
         self._each_round = each_round
@@ -99,6 +101,7 @@ class Engine:
             "attributes": plain_attributes(resource.attributes),
             "mapping": tuple(self.mapping),
             "run": os.environ.get(RUN_FOLDER, ""),
+            "store": "" if ledger is None else str(ledger.store),
             "off": sorted(name for signal in settings.off for name in JOURNALS_OF[signal]),
         }
         give_way()
@@ -115,6 +118,8 @@ class Engine:
         )
         self._table = MetricSeries(series_limit, point_attributes)
         self.recorder = ExportRecorder(self.box, self._table, ranges)
+        if ledger is not None:
+            ledger.draw(self.recorder)
         self._own = OwnMetrics(point_attributes, delta=delta, start_ns=now_ns)
         self._readings = Readings(self._table, delta=delta, idle_interval=settings.idle_interval)
         self._totals = Totals(self.recorder.definitions.__getitem__, self.mapping)

@@ -1,0 +1,139 @@
+"""The report of a run, one page of HTML, and the command ``monitel report``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING
+
+from monitel.blackbox.discovery import find_boxes
+from monitel.blackbox.folder import Folder, FolderError
+from monitel.blackbox.settings import FOLDERS, runs_dir
+from monitel.console.job import Job, jobs_of, replaced
+from monitel.console.page import page
+from monitel.console.reader import read_boxes
+from monitel.console.runs import Run, Runs, add_options, is_given, outcome_of, report, run_in
+from monitel.runs.curves import LIMIT_BYTES, Curve, read_curves
+from monitel.runs.ended import ONLY, read_ends, write_end
+from monitel.runs.folder import CURVES, is_started, make_started
+from monitel.runs.folder import FILE as LEDGER
+from monitel.runs.process import Process
+from monitel.runs.stored import StoredError
+from monitel.text import near
+from monitel.variables import BOOLEAN, read_variables
+from monitel_run.arguments import target
+
+if TYPE_CHECKING:
+    import argparse
+
+FILE = "report.html"
+
+
+def is_wanted() -> bool:
+    """Return False if MONITEL_REPORT is false."""
+    return bool(read_variables({"report": BOOLEAN}, {"report": True}).get("report", True))
+
+
+def write_report(store: Path | None, place: Path, *, title: str, processes: Sequence[Process] | None = None) -> Path:
+    """Write the report of the run that a folder has into a file, and return its path.
+
+    The processes are by default those whose ends are in the folder, and those that have boxes on this machine.
+    """
+    problems: list[str] = []
+    run, curves = (None, []) if store is None else _stored(store, problems)
+    if processes is None:
+        processes = [] if store is None else _processes(store, problems)
+    if run is not None:
+        run = replace(run, outcome=outcome_of(run, processes, time.time_ns()))
+    earlier = replaced(processes)
+    jobs = [*jobs_of(earlier), *jobs_of(each for each in processes if each not in earlier)]
+    text = page(run, jobs, curves, title=title, now_ns=time.time_ns(), problems=problems)
+    with closing(Folder.open(place.parent, check=False)) as folder:
+        new = f".{place.name}.{token_hex(4)}"  # several ranks may write it at once
+        folder.write_new(new, text.encode("utf-8", "replace"))
+        folder.rename(new, place.name)
+    return place
+
+
+def write_job(attempts: Sequence[Job], command: Sequence[str]) -> Path:
+    """Write the report of a job of ``monitel run`` at its end, and return its path.
+
+    The ends of its processes are stored in the folder of the run, where ``monitel report`` finds them. The report lies
+    there, too, if :func:`monitel.start` has begun the run; else in a new folder.
+    """
+    processes = [each for job in attempts for each in job.processes]
+    stores = [Path(each.store) for each in processes if each.store and Path(each.store).is_dir()]
+    store = next((each for each in stores if (each / LEDGER).exists()), None)
+    for each in processes if store is not None else ():
+        write_end(store, each, ONLY)  # type: ignore[arg-type]
+    names = attempts[-1].name
+    given = [each for each in (names.run, names.service) if is_given(each) and not each.startswith("unknown_service")]
+    title = given[0] if given else script_of(command)
+    if store is not None and is_started(store):
+        return write_report(store, store / FILE, title=title, processes=processes)
+    return write_report(store, make_started(runs_dir(), title) / FILE, title=title, processes=processes)
+
+
+def script_of(command: Sequence[str]) -> str:
+    """Return the name of the script or module of a command; else that of its program."""
+    scripts = [Path(each).stem for each in command if each.endswith(".py")]
+    modules = [module for option, module in pairwise(command) if option == "-m"]
+    return [*modules[-1:], *scripts, Path(command[0]).name if command else "run"][0]
+
+
+def _stored(store: Path, problems: list[str]) -> tuple[Run | None, list[Curve]]:
+    """Return the run that a folder has, and its curves."""
+    with closing(Folder.open(store, check=False)) as folder:
+        run, curves = None, list[Curve]()
+        try:
+            run = run_in(folder)
+            with suppress(FileNotFoundError):
+                curves = read_curves(folder.read(CURVES, LIMIT_BYTES + 1))
+        except (StoredError, OSError) as error:
+            problems.append(f"a file of the run in {str(store)!r} {error}")
+    return run, curves
+
+
+def _processes(store: Path, problems: list[str]) -> list[Process]:
+    ends, wrong = read_ends(store)
+    ended = {each.key for each in ends}
+    boxes = find_boxes(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
+    found = read_boxes([*boxes.dead, *boxes.live], problems, stacks=False)
+    problems += wrong
+    return [*ends, *(each for each in found if each.store == str(store) and each.key not in ended)]
+
+
+# ---- the command
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "report",
+        help="write a page about a run: verdict, curves, where the time went",
+        description="Write one page of HTML about a run, which may still be running: verdict, curves, where the time "
+        "went, stages of each rank, how it ended, and its configuration. The page needs no network.",
+    )
+    text = "the ID or the start of a run, as monitel runs lists it, or its folder; default: the latest run"
+    command.add_argument("name", nargs="?", type=target, metavar="RUN", help=text)
+    text = "the file; default: report.html in the folder of a run that monitel.start() has begun, or else here"
+    command.add_argument("--output", type=target, metavar="FILE", help=text)
+    add_options(command, _run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    known = Runs.given(arguments)
+    if arguments.name is None and not known.all:
+        raise known.unknown("run")
+    run = known.all[-1] if arguments.name is None else known.find(arguments.name)
+    place = Path(arguments.output or (run.store / FILE if is_started(run.store) else FILE)).absolute()
+    try:
+        path = write_report(run.store, place, title=run.title or run.name)
+    except OSError as error:
+        raise FolderError(f"{str(place)!r} cannot be written: {error.strerror}") from None
+    return report(arguments, known.problems, {**run.as_json, "report": str(path)}, [near(path)])

@@ -1,0 +1,84 @@
+"""The record of a process without an exporter: its box, the ledger of its run, and its end."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import monitel.runs.ended as ends  # before the end: a class that is made there would hide Ctrl-C from the exit status
+from monitel.blackbox import silent
+from monitel.process.launcher import is_launcher
+from monitel.process.os_threads import in_main_thread
+from monitel.process.sigterm import SigtermHandler, is_default
+from monitel.run_events import end_on_sigterm, enter, preempt, withdraw
+from monitel.runs.ledger import RunLedger
+from monitel.runs.shares import print_last_line
+from monitel.runs.values import latest
+from monitel.training.counters import begin_run
+
+_LEDGER_S = 0.2  # seconds for the last heartbeat
+
+
+class Recorded:
+    """The record of this process until it ends, or until an exporter keeps one in its place.
+
+    ``root`` is the folder of spools, or that of the run; the attributes are those of the launcher, and a name.
+    """
+
+    _current: Recorded | None = None
+    is_over = False
+
+    def __init__(self, root: Path, attributes: Mapping[str, Any]) -> None:
+        goes_on = (earlier := Recorded._current) is not None and not earlier.is_over  # that of ``monitel run``
+        if goes_on and earlier is not None:
+            earlier._give_way()
+            silent.release(earlier)
+            withdraw(earlier, again=True)
+        Recorded._current = self
+        begin_run(str(attributes.get("training.run.id", "")), goes_on=goes_on)
+        self._attributes = attributes
+        self._ledger = ledger = RunLedger(root, attributes)
+        recorder = silent.hold(self, attributes=attributes, store=str(ledger.store))
+        if recorder is not None and not is_launcher(sys.orig_argv):
+            ledger.draw(recorder)
+            ledger.start(
+                lambda: latest(recorder.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config),
+                recorder.stage_times,
+            )
+            silent.at_end.append(self._give_way)
+        atexit.register(self.close)  # after run.ended
+        enter(self)
+        if in_main_thread() and is_default():
+            SigtermHandler(self._terminate, _preempt, replaceable=True).install()
+
+    def close(self) -> None:
+        """Store the end of this process, unless an exporter does it. Idempotent."""
+        if not self.is_over:
+            self.is_over = True
+            self._ledger.finish(_LEDGER_S)
+            if (series := silent.release(self)) is None:  # there was no place for a record
+                return
+            time, store = self._ledger.run_time(), self._ledger.store
+            is_stored = ends.store_end(self._attributes, series, {}, time, spool=Path(), stored=False, store=store)
+            if time is not None and not is_stored:
+                print_last_line(time)
+            silent.give_way()  # of another owner, which SIGTERM does not end
+
+    def _give_way(self) -> None:
+        if not self.is_over:
+            self.is_over = True
+            self._ledger.withdraw()
+
+    def _terminate(self, timeout: float) -> None:
+        _preempt(timeout)
+        self.close()
+        end_on_sigterm(timeout)  # for TensorBoard
+
+
+def _preempt(_timeout: float) -> None:
+    if os.getpid() != 1:  # process 1 of a container lives on
+        preempt()

@@ -1,0 +1,241 @@
+"""A run that one call begins: its folder, its exporters, and its end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from monitel.attributes import checked_text
+from monitel.blackbox.folder import Folder
+from monitel.blackbox.settings import default_root, runs_dir
+from monitel.console.report import FILE, is_wanted, write_report
+from monitel.handlers import log_event
+from monitel.logged_numbers import log
+from monitel.process.fork import register_at_fork
+from monitel.process.import_hook import AfterImport
+from monitel.process.launcher import is_rank_zero, launch_attributes
+from monitel.process.os_threads import Event
+from monitel.process.worker import Worker
+from monitel.run_config import config_event
+from monitel.run_events import end_if_due, leave
+from monitel.runs import ended, exporters, folder
+from monitel.runs.process import Process
+from monitel.runs.recorded import Recorded
+from monitel.stats._window import get_step
+from monitel.stats.registry import flush
+from monitel.text import near, warn
+from monitel.training.step import set_step
+from monitel_run.folder import VARIABLE, is_running
+
+_log = logging.getLogger("monitel")
+_NOTHING: dict[Any, Any] = {}
+_REPORT_S = 2.0  # seconds that the process waits for its disk at the end
+
+_current: Run | None = None
+_begun = 0  # number of runs of this process
+
+
+class Run:
+    """A run that :func:`monitel.start` has begun. Leaving ``with run:`` ends it; otherwise it ends with the process.
+
+    Attributes:
+        name: The name that was given.
+        folder: Its folder, with the report, its TensorBoard files, and what has no endpoint.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.folder = name, path
+        self._pid = os.getpid()
+        self._step: int | None = None  # the last one that log() has set
+        self._is_over = False
+        self._is_zero = is_rank_zero(launch_attributes())
+        self._end: Process | None = None  # of this process
+        self._kept = Event()
+        self._page: Path | None = None
+        self._keeper = Worker("monitel-run-end", self._keep)
+        self._exporters: list[tuple[object, Callable[[], object]]] = []  # each with the function that ends it
+        folder.started, ended.keepers[path] = path, self._take_end
+        self._keeper.start()
+        atexit.register(self._print)  # after what the exporters do at the exit
+        self._start_exporters()
+        self._torch = AfterImport("torch", self._instrument)
+
+    def log(self, values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, **attributes: Any) -> None:
+        """Record numbers, as :func:`monitel.log` does.
+
+        In a program that neither calls :func:`monitel.set_step` nor has an instrumented optimizer, ``step`` becomes
+        the step of the process, so that the time of steps is known.
+
+        Example:
+            >>> import monitel
+            >>> with monitel.start("my-run", lr=0.1) as run:
+            ...     for step in range(1, 4):
+            ...         run.log(loss=1 / step, step=step)
+            >>> (run.folder / "report.html").exists()
+            True
+        """
+        log(*([] if values is _NOTHING else [values]), step=step, **attributes)
+        if step is not None and get_step() == self._step and (self._step is None or step > self._step):
+            set_step(step)
+            self._step = get_step()
+
+    def end(self) -> None:
+        """End the run: deliver what is recorded, and write the report. Idempotent. Never raises."""
+        self._finish(sys.exc_info()[1])
+
+    def __enter__(self) -> Run:  # noqa: PYI034  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self._finish(error)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} in {str(self.folder)!r}>"
+
+    def _start_exporters(self) -> None:
+        run_id = str(launch_attributes().get("training.run.id", self.folder.name))
+        recording, problems = exporters.load()
+        starts = [each.start for each in recording] or [_record]
+        if self._is_zero:
+            writers, others = exporters.load(exporters.WRITERS)
+            starts, problems = starts + writers, problems + others
+        for start_one in starts:
+            try:
+                self._exporters.append(start_one(self.name, self.folder, run_id))
+            except Exception as error:
+                problems.append(f"an exporter cannot be started: {error!r}")
+        for problem in problems:
+            _log.warning("the run %r: %s", self.name, problem)
+
+    def _instrument(self) -> None:
+        from monitel.torch import instrument  # late: it requires torch
+
+        self._exporters.append((None, instrument().uninstrument))
+
+    def _finish(self, error: BaseException | None) -> None:
+        global _current
+        if self._is_over or os.getpid() != self._pid:
+            return
+        self._is_over = True
+        self._torch.cancel()
+        for exporter, _ in self._exporters:
+            leave(exporter, error)
+        for function in (end_if_due, flush, *(end for _, end in reversed(self._exporters)), self._print):
+            try:
+                function()
+            except Exception:
+                _log.exception("the run %r could not be ended as a whole", self.name)
+        atexit.unregister(self._print)
+        self._keeper.stop()
+        ended.keepers.pop(self.folder, None)
+        folder.started = None
+        if _current is self:
+            _current = None
+
+    def _take_end(self, process: Process) -> None:
+        """Let the end of this process be stored, and wait for that: its disk may hang."""
+        self._end = process
+        self._keeper.wake()
+        self._kept.wait(_REPORT_S)
+
+    def _keep(self) -> None:
+        """Store the end of this process and write the report, unless rank zero or ``monitel run`` will write it."""
+        try:
+            if self._end is not None:
+                ended.write_end(self.folder, self._end, ended.ONLY)
+                with closing(Folder.open(self.folder)) as opened:
+                    others = not self._is_zero and opened.is_locked()
+                if is_wanted() and not others and not _has_parent():
+                    self._page = write_report(self.folder, self.folder / FILE, title=self.name)
+        finally:
+            self._kept.set()
+
+    def _print(self) -> None:
+        if self._page is not None and self._is_zero and os.getpid() == self._pid:
+            warn(f"report: {near(self._page)}")
+
+
+def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> Run:
+    """Begin a run: record this process, and export with everything that is installed.
+
+    * The run gets a folder, such as ``monitel-runs/my-run-20261126-1``; MONITEL_RUNS_DIR replaces ``monitel-runs``.
+    * torch is instrumented, as by :func:`monitel.torch.instrument`, once it is imported.
+    * With monitel-otlp everything goes to OTEL_EXPORTER_OTLP_ENDPOINT, or else to the folder, as by
+      :func:`monitel_otlp.configure`. With monitel-tensorboard rank zero writes TensorBoard files into the folder.
+    * At the end the report ``report.html`` is written into the folder, unless MONITEL_REPORT is false.
+
+    Ranks of a job share a folder if their launcher names the run, or if torchrun or ``monitel run`` has started them.
+    So do the attempts of a run. A second call ends the first run, and begins another one.
+
+    Args:
+        name: Name of the run, by default that of the script. It is also the ``service.name``, unless OTEL_SERVICE_NAME
+            is set.
+        values: The configuration of the run, as in :func:`monitel.config`.
+        **config: Further values of the configuration.
+
+    Raises:
+        TypeError: ``name`` is not a str, or ``values`` has no names.
+        ValueError: ``name`` is empty.
+
+    Example:
+        >>> import monitel
+        >>> run = monitel.start("my-run", {"model": {"width": 64}}, lr=0.1)
+        >>> run.log(loss=0.25, step=1)
+        >>> run.end()
+    """
+    global _current, _begun
+    name = _checked_name(name)
+    event = None if values is _NOTHING and not config else config_event(values, config)
+    if _current is not None:
+        _current.end()
+    _begun += 1
+    _current = Run(name, _make_folder(name))
+    if event is not None:
+        log_event(event)
+    return _current
+
+
+def _checked_name(name: str | None) -> str:
+    if name is None:
+        return Path(sys.argv[0]).stem.strip("-") or "run"
+    if not isinstance(name, str):
+        raise TypeError(f"start() takes the name of the run, a str, got {type(name).__qualname__}: {name!r:.80}")
+    if not name.strip():
+        raise ValueError("start() takes the name of the run, got an empty str")
+    return checked_text("name", name)
+
+
+def _make_folder(name: str) -> Path:
+    key = folder.shared_key(name, _begun)
+    try:
+        return folder.make_started(runs_dir(), name, key)
+    except OSError as error:
+        place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")
+        _log.warning("no run can be kept in %r, but in %r: %s", str(runs_dir()), str(place), error)
+        return folder.make_started(place, name, key)
+
+
+def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
+    """Record this process without an exporter."""
+    attributes = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or name, **launch_attributes()}
+    recorded = Recorded(default_root(), {**attributes, "training.run.id": run_id})
+    return recorded, recorded.close
+
+
+def _has_parent() -> bool:
+    return is_running(os.environ.get(VARIABLE, ""))
+
+
+def _leave_to_parent() -> None:
+    ended.keepers.clear()
+    folder.started = None
+
+
+register_at_fork(after_in_child=_leave_to_parent)
