@@ -1,10 +1,10 @@
-"""Every second of the training thread counts once: the ledger, its goodput, checkpoints, and the metric of it."""
+"""Every second of the training thread counts once: the ledger, its goodput, and checkpoints."""
 
 import asyncio
 import gc
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -214,7 +214,7 @@ def test_tasks_and_generators_leave_in_any_order() -> None:
         events = asyncio.Event(), asyncio.Event()
         await asyncio.gather(first(*events), second(*events))
 
-    def suspended() -> Iterator[int]:
+    def suspended() -> Generator[int, Any, None]:
         with monitel.activity("data"):
             yield 1
 
@@ -226,7 +226,7 @@ def test_tasks_and_generators_leave_in_any_order() -> None:
         spend(1)
         with monitel.activity("evaluation"):
             spend(2)
-            generator.close()  # type: ignore[attr-defined]
+            generator.close()
             spend(2)
     assert "step" == ledger().current
 
@@ -403,14 +403,10 @@ def test_checkpoint_is_an_activity_and_one_event(events: list[Any], tmp_path: Pa
         spend(1)
     saved, loaded = events
     assert ("checkpoint.saved", monitel.Severity.INFO, 7) == (saved.name, saved.severity, saved.step)
-    assert {"checkpoint.path": str(path), "checkpoint.size": 1234} == without_duration(saved.data)
-    assert 0.003 <= saved.data["checkpoint.duration"] <= ledger().activities["checkpoint.save"] / 1e9 + 0.001
     assert ("checkpoint.loaded", 8) == (loaded.name, loaded.step)
-    assert {"checkpoint.path": str(path), "checkpoint.size": 1234} == without_duration(loaded.data)
-
-
-def without_duration(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != "checkpoint.duration"}
+    assert 0.003 <= saved.data["checkpoint.duration"] <= ledger().activities["checkpoint.save"] / 1e9 + 0.001
+    for event in events:
+        assert {"checkpoint.path": str(path), "checkpoint.size": 1234}.items() <= event.data.items()
 
 
 def test_failed_checkpoint(events: list[Any]) -> None:
@@ -420,12 +416,8 @@ def test_failed_checkpoint(events: list[Any]) -> None:
             raise error
         assert raised.value is error
     (failed,) = events
-    assert ("checkpoint.failed", monitel.Severity.ERROR, "OSError") == (
-        failed.name,
-        failed.severity,
-        failed.data["exception.type"],
-    )
-    assert "s3://***@bucket/last" == failed.data["checkpoint.path"]
+    assert ("checkpoint.failed", monitel.Severity.ERROR) == (failed.name, failed.severity)
+    assert ("OSError", "s3://***@bucket/last") == (failed.data["exception.type"], failed.data["checkpoint.path"])
     assert "hidden" not in failed.data["exception.message"]
     assert ledger().current not in {SAVE, LOAD}
 
@@ -440,18 +432,16 @@ def test_checkpoint_in_the_background(events: list[Any]) -> None:
     in_thread(lambda: end(None))
     assert not end(None)
     (saved,) = events
-    assert 0.001 <= saved.data["checkpoint.blocked"] < saved.data["checkpoint.duration"]
-    assert saved.data["checkpoint.duration"] >= 0.004
+    assert 0.001 <= saved.data["checkpoint.blocked"] <= saved.data["checkpoint.duration"] - 0.003
 
 
-def test_checkpoint_that_is_written_before_its_block_ends(events: list[Any]) -> None:
+@pytest.mark.parametrize("error", [None, OSError("another rank is gone")])
+def test_checkpoint_that_is_written_before_its_block_ends(events: list[Any], error: OSError | None) -> None:
     """Its event comes once too, however the block ends."""
-    for error in (None, OSError("another rank is gone")):
-        events.clear()
-        with suppress(OSError), Checkpoint(SAVE, "async") as checkpoint:
-            end = checkpoint.defer()
-            in_thread(partial(end, None))
-            assert not end(None)
-            if error is not None:
-                raise error
-        assert ["checkpoint.saved"] == [each.name for each in events]
+    with suppress(OSError), Checkpoint(SAVE, "async") as checkpoint:
+        end = checkpoint.defer()
+        in_thread(partial(end, None))
+        assert not end(None)
+        if error is not None:
+            raise error
+    assert ["checkpoint.saved"] == [each.name for each in events]

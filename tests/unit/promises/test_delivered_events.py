@@ -2,7 +2,6 @@
 
 import logging
 import logging.config
-import math
 import threading
 import time
 from collections.abc import Iterator
@@ -21,8 +20,9 @@ from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 from tests.support.checks import wait_until, warnings_with
-from tests.support.inbox import DEADLINE, Answer, Record
+from tests.support.inbox import DEADLINE, Record
 from tests.support.pipelines import Start
+from tests.support.producers import run_together
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
@@ -84,6 +84,10 @@ def logged(receiver: Receiver) -> list[Record]:
     return [record for record in receiver.records() if record.scope != "monitel"]
 
 
+def wait_for_the_handler(root: logging.Logger) -> None:
+    wait_until(lambda: "LogHandler" in {type(each).__name__ for each in root.handlers}, "the return of the handler")
+
+
 # Events
 
 
@@ -99,12 +103,9 @@ def test_event_is_the_documented_record(receiver: Receiver, start: Start) -> Non
     assert pipeline.force_flush(DEADLINE)
     (record,) = receiver.records()
     assert ("checkpoint", "checkpoint", "monitel") == (record.name, record.body, record.scope)
-    assert 1767270615_123456000 == record.time_ns
+    assert (1767270615_123456000, 13, "WARN") == (record.time_ns, record.severity, record.severity_text)
     assert abs(record.observed_ns - time.time_ns()) < DEADLINE * 1e9
-    assert (13, "WARN") == (record.severity, record.severity_text)
-    assert {**data, "training.step": 7} == record.attributes
-    assert [str, int, float, bool] == [type(record.attributes[key]) for key in data]
-    assert (1, 1) == (pipeline.account()["logs"].recorded, pipeline.account()["logs"].delivered)
+    assert repr({"training.step": 7, **data}) == repr(record.attributes)
 
 
 def test_severities_are_the_documented_ones(receiver: Receiver, start: Start) -> None:
@@ -118,17 +119,6 @@ def test_severities_are_the_documented_ones(receiver: Receiver, start: Start) ->
         documented |= dict(zip(map(int, numbers.split(", ")), code(names.split(", also ")[0]), strict=True))
     assert 6 == len(documented)
     assert documented == {record.severity: record.severity_text for record in receiver.records()}
-
-
-def test_events_arrive_in_order_each_once(receiver: Receiver, start: Start) -> None:
-    """Also in several requests, of at most 500 records each, and after the backend has refused some for a while."""
-    receiver.answer("logs", Answer(503, headers={"Retry-After": "0"}))
-    pipeline = start()
-    for number in range(1200):
-        monitel.emit("event", number=number)
-    assert pipeline.force_flush(DEADLINE)
-    assert [*range(1200)] == [record.attributes["number"] for record in receiver.records()]
-    assert max(len(request.records) for request in receiver.of("logs")) <= 500
 
 
 def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, start: Start, root: Any) -> None:
@@ -162,18 +152,16 @@ def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, s
 def test_value_that_cannot_be_an_attribute_is_left_out(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A warning has the event's name; NaN and infinities are kept, and text that is not UTF-8 is escaped."""
+    """A warning has the event's name; text that is not UTF-8 is escaped."""
     pipeline = start()
     for name in ("a", "a", "b"):
-        event = monitel.Event(name, datetime.now(UTC), {"good": 1, "nan": math.nan, "inf": -math.inf})
+        event = monitel.Event(name, datetime.now(UTC), {"good": 1})
         later: Any = {"large": 2**63, "list": [1], "k\udc80": "v\udcff"}  # it is not checked
         event.data.update(later)
         monitel.log_event(event)
     assert pipeline.force_flush(DEADLINE)
-    expected = repr({"good": 1, "nan": math.nan, "inf": -math.inf, r"k\udc80": r"v\udcff"})
-    assert [expected] * 3 == [repr(record.attributes) for record in receiver.records()]
+    assert [{"good": 1, r"k\udc80": r"v\udcff"}] * 3 == [record.attributes for record in receiver.records()]
     assert {"event 'a': ", "event 'b': "} == {each[:11] for each in warnings_with(caplog, "cannot be an attribute")}
-    assert {} == pipeline.dropped
 
 
 def test_attributes_are_limited_as_in_the_sdk_and_bodies_are_not(
@@ -196,23 +184,20 @@ def test_naive_timestamps_are_local_times(receiver: Receiver, start: Start, monk
     """Around each change of the clocks, in an hour that comes twice, and after a change of the zone by ``tzset()``."""
     pipeline, expected = start(), []
     try:
-        for name in ("UTC", "Europe/Berlin", "Australia/Lord_Howe"):
+        for name, changed in (("UTC", 0), ("Europe/Berlin", 2), ("Australia/Lord_Howe", 2)):
             monkeypatch.setenv("TZ", name)
             time.tzset()
             zone = ZoneInfo(name)
             hours = [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=each) for each in range(365 * 24)]
             offsets = [hour.astimezone(zone).utcoffset() for hour in hours]
             changes = [hours[each] for each in range(1, len(hours)) if offsets[each] != offsets[each - 1]]
-            assert len(changes) == (0 if name == "UTC" else 2)
-            for change in [*changes, hours[0]]:
+            assert changed == len(changes)
+            for change in [*changes, hours[0], datetime(2026, 7, 1, 12, tzinfo=zone)]:
                 for minutes in range(-90, 91, 5):
                     moment = change + timedelta(minutes=minutes, seconds=1)
                     expected += [int(moment.timestamp()) * 10**9] * 2
                     monitel.emit("naive", timestamp=moment.astimezone(zone).replace(tzinfo=None))  # with its fold
                     monitel.emit("aware", timestamp=moment.astimezone(ZoneInfo("Asia/Tokyo")))
-            noon = datetime(2026, 7, 1, 12)  # noqa: DTZ001  local time is the subject
-            expected.append(int(noon.replace(tzinfo=zone).timestamp()) * 10**9)
-            monitel.emit("noon", timestamp=noon)
             assert pipeline.force_flush(DEADLINE)
         assert expected == [record.time_ns for record in receiver.records()]
     finally:
@@ -245,21 +230,19 @@ def test_any_event_becomes_the_record_that_the_sdk_makes(receiver: Receiver, sta
     memory: Any = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
     provider = LoggerProvider(shutdown_on_exit=False)
     provider.add_log_record_processor(SimpleLogRecordProcessor(memory))
-    compared = 0
+    compared = []
 
-    def records(resource_logs: Any) -> list[bytes]:
+    def records(message: Any) -> list[bytes]:
         found = []
-        for resource in resource_logs:
-            for scope in resource.scope_logs:
-                for record in scope.log_records:
-                    record.observed_time_unix_nano = 0
-                    found.append(record.SerializeToString(deterministic=True))
+        for resource in type(message).FromString(message.SerializeToString()).resource_logs:
+            for record in (record for scope in resource.scope_logs for record in scope.log_records):
+                record.observed_time_unix_nano = 0
+                found.append(record.SerializeToString(deterministic=True))
         return found
 
-    @settings(max_examples=60)
+    @settings(max_examples=30)
     @given(st.lists(_events, min_size=1, max_size=4))
     def check(drawn: list[tuple[Any, ...]]) -> None:
-        nonlocal compared
         before = len(receiver.of("logs"))
         memory.clear()
         with monitel_otel.install(meter_provider=NoOpMeterProvider(), logger_provider=provider):
@@ -270,15 +253,12 @@ def test_any_event_becomes_the_record_that_the_sdk_makes(receiver: Receiver, sta
                 with use_span(NonRecordingSpan(context or SpanContext(0, 0, is_remote=False))):
                     monitel.log_event(event)
             assert pipeline.force_flush(DEADLINE)
-        theirs = records(encode_logs(memory.get_finished_logs()).resource_logs)
-        copies = [
-            type(each.message).FromString(each.message.SerializeToString()) for each in receiver.of("logs")[before:]
-        ]
-        assert theirs == [record for copy in copies for record in records(copy.resource_logs)]
-        compared += len(theirs)
+        theirs = records(encode_logs(memory.get_finished_logs()))
+        assert theirs == [record for each in receiver.of("logs")[before:] for record in records(each.message)]
+        compared.extend(theirs)
 
     check()
-    assert compared > 60
+    assert len(compared) > 30
 
 
 # Numbers and configurations
@@ -314,10 +294,7 @@ def test_configuration_is_one_record_with_all_types(receiver: Receiver, start: S
     first, second = receiver.records("run.config")
     assert repr(CONFIG) == repr(first.body)
     assert ({"training.step": 3}, "INFO") == (first.attributes, first.severity_text)
-    depth, body = 0, second.body
-    while isinstance(body, dict):
-        depth, body = depth + 1, body["self"]
-    assert (20, str) == (depth, type(body))
+    assert 20 == str(second.body).count("{'self': ")
 
 
 def test_run_has_the_documented_events(receiver: Receiver, start: Start) -> None:
@@ -354,12 +331,12 @@ def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: A
     first, second = receiver.records()
     assert ("loss is nan", 13, "train") == (first.body, first.severity, first.scope)
     assert (__file__, "mine") == (first.attributes["code.file.path"], first.resource["service.name"])
-    assert 2 == second.attributes["code.line.number"] - first.attributes["code.line.number"] - 2
+    assert 4 == second.attributes["code.line.number"] - first.attributes["code.line.number"]
     assert 0 <= first.observed_ns - first.time_ns < 60e9
     assert abs(first.time_ns - time.time_ns()) < 60e9
     assert ("step failed", 17, "ERROR") == (second.body, second.severity, second.severity_text)
-    names = ("exception.type", "exception.message")
-    assert ("FloatingPointError", "overflow in step 7") == tuple(second.attributes[name] for name in names)
+    assert "FloatingPointError" == second.attributes["exception.type"]
+    assert "overflow in step 7" == second.attributes["exception.message"]
     assert "test_record_of_logging_is_exported" in second.attributes["exception.stacktrace"]
     assert "exception.type" not in first.attributes
 
@@ -411,45 +388,40 @@ def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
             root.addHandler(each)
         for each in enabled:  # those of the application are its own matter
             each.disabled = each.disabled and each.name.startswith("monitel")
-        wait_until(lambda: [each for each in root.handlers if type(each).__name__ == "LogHandler"], "its return")
+        wait_for_the_handler(root)
         training.warning("after")
         assert not logger.disabled
     assert pipeline.force_flush(DEADLINE)
     assert ["after", "after"] == [record.body for record in receiver.records()]
     assert 1 == len([each for each in messages if "logging was configured after configure" in each])
     pipeline.shutdown()
-    assert not [each for each in root.handlers if type(each).__name__ == "LogHandler"]
+    assert "LogHandler" not in {type(each).__name__ for each in root.handlers}
     root.handlers[:] = others
 
 
 def test_threads_log_while_logging_is_configured(receiver: Receiver, start: Start, root: Any) -> None:
     """The handler comes back with the lock that they hold or wait for: none raises, none waits forever."""
-    others, over, errors = [*root.handlers], threading.Event(), list[BaseException]()
+    others, over = [*root.handlers], threading.Event()
     pipeline = start(logging_level="WARNING")
 
     def work() -> None:
-        try:
-            while not over.is_set():
-                training.warning("a step")
-        except RuntimeError as error:
-            errors.append(error)
+        while not over.is_set():
+            training.warning("a step")
 
-    threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(10):
-        logging.basicConfig(force=True, handlers=[logging.NullHandler()])
-        wait_until(lambda: [each for each in root.handlers if type(each).__name__ == "LogHandler"], "its return")
-    over.set()
-    for thread in threads:
-        thread.join(DEADLINE)
-    assert ([], []) == (errors, [each for each in threads if each.is_alive()])
+    def configure() -> None:
+        try:
+            for _ in range(10):
+                logging.basicConfig(force=True, handlers=[logging.NullHandler()])
+                wait_for_the_handler(root)
+        finally:
+            over.set()
+
+    run_together(work, work, configure)
     pipeline.shutdown()
     root.handlers[:] = others
 
 
 def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start, root: Any) -> None:
-    """A level between two named ones has a severity between theirs."""
     pipeline = start(logging_level=logging.DEBUG)
     levels = {logging.DEBUG: 5, logging.INFO: 9, logging.WARNING: 13, 31: 14, logging.ERROR: 17, logging.CRITICAL: 21}
     for level in levels:

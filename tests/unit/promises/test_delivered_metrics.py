@@ -13,7 +13,7 @@ from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, kind_of, table
 
 import monitel
-from monitel import COUNT, HISTOGRAM, MAX, MEAN, SUM, VALUE, Aggregation, Histogram, Stat
+from monitel import COUNT, HISTOGRAM, MAX, SUM, VALUE, Aggregation, Histogram, Stat
 from monitel.testing import ManualClock
 
 DELTA = 1
@@ -223,43 +223,6 @@ def test_first_stat_of_a_name_decides_unit_and_monotonic(
     assert [({}, 2.0), ({}, 4.0), ({"split": "val"}, 2.0)] == [(point.attributes, point.value) for point in points]
     assert {("{token}", True)} == {(point.unit, point.monotonic) for point in points}
     assert 1 == len(warnings_with(caplog, "Stats of one metric differ"))
-
-
-def test_sum_that_is_not_finite_is_counted(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """NaN and infinities stay visible in gauges; the sum skips the window, as it skips a negative sum of a counter."""
-    pipeline = start()
-    close_windows(Stat("x", [COUNT, SUM, MAX], 60.0), clock, [1.0], [math.nan], [math.inf], [2.0])
-    close_windows(Stat("rising", [SUM], 60.0, monotonic=True), clock, [5.0, -1.0], [-3.0, 1.0], [2.0])
-    for _ in range(2):
-        assert pipeline.force_flush(DEADLINE)
-    assert "[1.0, nan, inf, 2.0]" == repr(receiver.values("x.max"))
-    assert ([1.0, 1.0, 1.0, 3.0], [4.0, 4.0, 6.0]) == (receiver.values("x.sum"), receiver.values("rising.sum"))
-    assert 3 == receiver.values("monitel.stat.nonfinite")[-1]
-
-
-@pytest.mark.parametrize("start_of_first_window", ["just before", "an hour before"])
-def test_cumulative_sums_begin_with_zero_at_the_start_of_the_first_window(
-    receiver: Receiver, start: Start, clock: ManualClock, start_of_first_window: str
-) -> None:
-    """Once per series, in the request of the first value, at most 30 minutes before it, and not as an item."""
-    pipeline = start()
-    first_s = 60.0 if start_of_first_window == "just before" else 3600.0
-    stat = Stat("x", [COUNT, SUM, MEAN], first_s)
-    for value in (1.5, 2.5):
-        stat.add(value)
-        clock.advance(first_s)
-        assert pipeline.force_flush(DEADLINE)
-    for metric, values in (("x.count", [1, 2]), ("x.sum", [1.5, 4.0])):
-        (zero,) = receiver.start_points(metric)
-        points = receiver.points(metric)
-        assert (0, values) == (zero.value, [point.value for point in points])
-        assert {START_NS} == {zero.start_ns, *(point.start_ns for point in points)}
-        assert min(first_s, 1800.0) == (points[0].time_ns - zero.time_ns) / 1e9
-        assert zero.proto.WhichOneof("value") == points[0].proto.WhichOneof("value")
-        with_metric = [request for request in receiver.of("metrics") if metric in {p.metric for p in request.points}]
-        assert [2, 1] == [sum(point.metric == metric for point in request.points) for request in with_metric]
-    assert [] == receiver.start_points("x.mean")
-    assert 2 == pipeline.account()["metrics"].delivered
 
 
 @pytest.mark.parametrize("preference", ["cumulative", "delta"])

