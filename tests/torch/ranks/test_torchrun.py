@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-from tests.processes.console.commands import RUN, Outcome, outcome
+from tests.processes.console.commands import RUN, outcome
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
 
@@ -99,28 +99,11 @@ def test_ranks_are_instrumented_without_code(
     assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
 
 
-def monitel_run(receiver: Receiver, *command: str) -> Outcome:
-    """Run a program with ``monitel run -- torchrun``."""
-    words = [*RUN[:-1], "--endpoint", receiver.url, sys.executable, *TORCHRUN, "2", *command]
-    return outcome(words, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def test_monitel_run_records_ranks_without_code(receiver: Receiver) -> None:
-    """The launcher and the workers of the DataLoader are not recorded; the summary names the steps."""
-    Path("train.py").write_text(TRAIN)
-    ended = monitel_run(receiver, "train.py")
-    assert (0, "") == (ended.status, ended.stdout), ended.stderr + ended.summary
-    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
-    assert {0, 1} == {
-        rank for each in receiver.all_points() if (rank := each.resource.get("training.rank")) is not None
-    }
-    assert f"2 ranks, {STEPS} steps" in ended.summary
-
-
 def test_killed_rank_is_named(receiver: Receiver) -> None:
-    """With the signal, although torchrun is its parent; torchrun ends as without ``run``."""
+    """With the signal, although torchrun is its parent; it ends as without ``run``. No other process is recorded."""
     Path("train.py").write_text(TRAIN)
-    ended = monitel_run(receiver, "train.py", "kill")
+    words = [*RUN[:-1], "--endpoint", receiver.url, sys.executable, *TORCHRUN, "2", "train.py", "kill"]
+    ended = outcome(words, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert 1 == ended.status
     last = receiver.records()[-1]
     assert ("attempt.ended", 1, "killed by SIGKILL") == (
@@ -133,6 +116,7 @@ def test_killed_rank_is_named(receiver: Receiver) -> None:
         died.attributes["training.step"],
     )
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
+    assert {0, 1} == {each.resource.get("training.rank") for each in receiver.all_points()} - {None}
     assert f"dead: rank 1 killed by SIGKILL at step {STEPS}" in " ".join(ended.summary.split())
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed._functional_collectives as functional
 from tests.support.producers import run_together
-from tests.torch.ranks.ranks import join
 from torch import Tensor, distributed
 from torch.distributed import checkpoint
 
@@ -32,17 +31,6 @@ class _Delegating(distributed.Work):  # type: ignore[misc]  # Any where torch is
         return bool(self._inner.wait(*arguments))
 
 
-def _both_ways(rank: int) -> None:
-    sent, received = torch.ones(2), torch.zeros(2)
-    operations = [
-        distributed.P2POp(distributed.isend, sent, 1 - rank),
-        distributed.P2POp(distributed.irecv, received, 1 - rank),
-    ]
-    for each in distributed.batch_isend_irecv(operations):
-        each.wait()
-    assert [1, 1] == received.tolist()
-
-
 def _waited_twice(_: int) -> None:
     work = distributed.all_reduce(torch.ones(2), async_op=True)
     work.wait()
@@ -57,12 +45,6 @@ def _stored(rank: int, method: str) -> None:
         assert b"ready" == store.get(method)
     else:
         store.wait([method])
-
-
-def _coalesced(_: int) -> None:
-    with distributed._coalescing_manager():
-        for _ in range(3):
-            distributed.all_reduce(torch.ones(2))
 
 
 @torch.compile(backend="aot_eager", fullgraph=True)  # type: ignore[untyped-decorator]  # as above
@@ -81,17 +63,13 @@ def waits(folder: Path) -> dict[str, Callable[[int], object]]:
     assert [5, 5] == _compiled(two).tolist()
     return {
         "all_reduce": lambda _: distributed.all_reduce(two.clone()),
-        "Work.wait": lambda _: distributed.all_reduce(two.clone(), async_op=True).wait(),
         "Work.wait twice": _waited_twice,
         "subclass of Work": lambda _: _Delegating(distributed.all_reduce(two.clone(), async_op=True)).wait(),
         "Future.wait": lambda _: distributed.all_reduce(two.clone(), async_op=True).get_future().wait(),
         "barrier": lambda _: distributed.barrier(),
         "monitored_barrier": lambda _: distributed.monitored_barrier(),
         "all_gather_object": lambda rank: distributed.all_gather_object([None, None], {"rank": rank}),
-        "broadcast_object_list": lambda rank: distributed.broadcast_object_list([rank], src=1),
         "recv": lambda rank: (distributed.send if rank else distributed.recv)(two.clone(), 1 - rank),
-        "batch_isend_irecv": _both_ways,
-        "coalescing manager": _coalesced,
         "_broadcast_coalesced": lambda _: distributed._broadcast_coalesced(group, [two.clone()], 1000, 1),
         "Store.wait": lambda rank: _stored(rank, "wait"),
         "Store.get": lambda rank: _stored(rank, "get"),
@@ -106,31 +84,26 @@ LATE = 0.150
 _never = Event()
 
 
-class Loop:
-    def __init__(self) -> None:
-        self._model = torch.nn.Linear(2, 1)
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
-
-    def step(self, rest: Callable[[], object] = lambda: None) -> None:
-        self._model(torch.ones(2)).sum().backward()
-        self._optimizer.step()
-        rest()
-
-    def sync(self, rest: Callable[[], object]) -> float:
-        """Return how long ``sync`` was in the cycle in which a function was called."""
-        with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=3600.0):
-            self.step(rest)
-            self.step()
-        windows = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
-        found = {window.attributes["training.stage"]: window for window in windows}
-        assert {1} == {each.count for each in found.values()}
-        return float(found["sync"].mean)
+def sync(rest: Callable[[], object]) -> float:
+    """Return how long ``sync`` was in the cycle in which a function was called."""
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=3600.0):
+        for after in (rest, bool):
+            model(torch.ones(2)).sum().backward()
+            optimizer.step()
+            after()
+    windows = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
+    found = {window.attributes["training.stage"]: window for window in windows}
+    assert {1} == {each.count for each in found.values()}
+    return float(found["sync"].mean)
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    rank, loop = join(folder), Loop()
+    distributed.init_process_group("gloo")
+    rank = distributed.get_rank()
     found: dict[str, tuple[float, float]] = {}
 
     def case(name: str, wait: Callable[[], Any]) -> None:
@@ -147,7 +120,7 @@ def main() -> None:
             wait()
             truth = time.perf_counter() - begin
 
-        found[name] = loop.sync(timed) - together, truth
+        found[name] = sync(timed) - together, truth
 
     for name, wait in waits(folder).items():
         case(name, partial(wait, rank))
