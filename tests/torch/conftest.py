@@ -1,4 +1,4 @@
-"""Skips all tests here where torch is missing; fixtures for training loops whose parts take known times."""
+"""Fixtures for training loops whose parts take known times."""
 
 import gc
 import sys
@@ -6,47 +6,25 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
-from tests.torch.known_work import Cycles, Work
+from tests.torch.known_work import Cycles, Work, logged_cycles
+from torch import distributed
 
 import monitel
+import monitel.torch
 from monitel.testing import ManualClock
-
-_NEEDED = ("torch", "numpy", "monitel_otlp")
-_TRAINERS = ("lightning", "transformers", "accelerate")
-
-
-class _Skipped(pytest.Module):
-    """A file that cannot be imported, because it imports torch or a trainer."""
-
-    missing: list[str]
-
-    def collect(self) -> list[Any]:
-        pytest.skip(f"not installed: {', '.join(self.missing)}", allow_module_level=True)
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: Any) -> pytest.Module | None:
-    """Skip each file, with the reason, where torch or a trainer is missing."""
-    needed = (*_NEEDED, *(_TRAINERS if module_path.parent.name == "trainers" else ()))
-    missing = [name for name in needed if find_spec(name) is None]
-    if not missing:
-        return None
-    skipped: _Skipped = _Skipped.from_parent(parent, path=module_path)
-    skipped.missing = missing
-    return skipped
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _torch_is_loaded() -> None:
     """Load torch with its compiler, which changes the environment, and keep it out of garbage collections."""
-    if find_spec("tqdm") is not None:
-        import_module("tqdm").tqdm.monitor_interval = 0  # else a thread stays
+    import_module("tqdm").tqdm.monitor_interval = 0  # else a thread stays
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, about itself
         for name in ("torch._dynamo", "torch._inductor.compile_fx", "torch.distributed.checkpoint"):
@@ -58,22 +36,17 @@ def _torch_is_loaded() -> None:
 @pytest.fixture
 def work(clock: ManualClock) -> Work:
     """Provide work that takes known times of the clock."""
-    from tests.torch.known_work import Work  # late: it imports torch, which may be missing
-
-    return Work(clock)
+    return Work(clock.advance)
 
 
 @pytest.fixture
 def cycles(clock: ManualClock) -> Callable[..., Cycles]:
     """Provide a function that runs an action instrumented, and returns the stages of each cycle in seconds."""
-    from tests.torch.known_work import logged_cycles
-
-    from monitel.torch import instrument
 
     def run(action: Callable[[], object], **options: object) -> Cycles:
         assert clock.monotonic_ns() >= 0
         everything: Any = {"window_size": 0.001, **options}
-        with monitel.testing.capture_events() as events, instrument(**everything):
+        with monitel.testing.capture_events() as events, monitel.torch.instrument(**everything):
             action()
         return logged_cycles(events)
 
@@ -83,12 +56,10 @@ def cycles(clock: ManualClock) -> Callable[..., Cycles]:
 @pytest.fixture
 def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
     """Provide a function that instruments. Its result ends this, and returns the windows by name or stage."""
-    from monitel.torch import instrument
-
     running = []
 
     def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
-        running.append(instrument(window_size=float("inf"), **choices))
+        running.append(monitel.torch.instrument(window_size=float("inf"), **choices))
 
         def end() -> dict[str, monitel.Window]:
             with monitel.testing.capture_events() as events:
@@ -105,9 +76,7 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
 
 @pytest.fixture
 def instrumented() -> Iterator[None]:
-    from monitel.torch import instrument
-
-    with instrument(window_size=float("inf")):
+    with monitel.torch.instrument(window_size=float("inf")):
         yield  # nothing: pytest keeps the value until all fixtures have ended
 
 
@@ -137,10 +106,26 @@ def only_flushes_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def group() -> Iterator[None]:
+    """Provide a process group of this process alone."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
+def two_ranks() -> Iterator[None]:
+    """Provide a process group of two ranks, which exchange nothing; this process is the first one."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.fixture
 def fresh_compiler() -> Iterator[None]:
     """Begin and end without compiled code."""
-    import torch
-
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

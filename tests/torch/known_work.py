@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 import monitel
-from monitel.testing import ManualClock
 
 #: The stages of each cycle, in seconds. Stages that took no time are left out.
 Cycles = list[dict[str, float]]
@@ -69,11 +68,16 @@ class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 class Work:
-    """The parts of a training step: 1 s for a batch, 2 s forward, 4 s backward, 8 s for the optimizer."""
+    """The parts of a training step: 1 s for a batch, 2 s forward, 4 s backward, 8 s for the optimizer.
 
-    def __init__(self, clock: ManualClock) -> None:
-        self.takes: Callable[[float], object] = clock.advance
-        self.parameter = torch.nn.Parameter(torch.ones(1))
+    Args:
+        takes: Lets so much time pass.
+        parameter: That of the model.
+    """
+
+    def __init__(self, takes: Callable[[float], object], parameter: Any = None) -> None:
+        self.takes = takes
+        self.parameter = torch.nn.Parameter(torch.ones(1)) if parameter is None else parameter
         self.optimize: Callable[..., Any] = self.optimizer().step
 
     def optimizer(self) -> Optimizer:

@@ -1,102 +1,68 @@
 """torch.compile captures the graphs that it captures without monitel, and reports itself: ranges, events, activity."""
 
 import threading
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
+from tests.support.scripts import Run
 from tests.torch.known_work import Work, activity, captured, ledger, logged_cycles, noting, total
 from torch import distributed
 
 import monitel
 import monitel.torch
-from monitel.profiler import profile, ranges, record_function
+from monitel.profiler import ranges, record_function
 from monitel.testing import ManualClock
 
-Step = Callable[[Any], Any]
 _DEADLINE = 60
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
-class Training:
-    """A model and an optimizer, of which parts are compiled."""
+def trained(part: str, work: Work) -> tuple[list[list[str]], list[Any]]:
+    """Train four steps, of which a part is compiled, with batches of 1 s; return all graphs and the parameters."""
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    graphs: list[list[str]] = []
+    plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
 
-    def __init__(self, work: Work) -> None:
-        torch.manual_seed(0)
-        self.takes = work.takes
-        self.graphs: list[list[str]] = []
-        self.model: Any = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU(), torch.nn.Linear(2, 1))
-        self.parameters = list(self.model.parameters())
-        self.optimizer = torch.optim.SGD(self.parameters, lr=0.1)
-        self.step: Any = self.optimizer.step
-        self.backward: Any = lambda x: self.model(x).sum().backward()
+    def compiled(function: Any, **options: Any) -> Any:
+        return torch.compile(function, backend=noting(graphs), **options)
 
-    def compiled(self, function: Any, **options: Any) -> Any:
-        return torch.compile(function, backend=noting(self.graphs), **options)
+    def train(batch: Any) -> None:
+        model(batch).sum().backward()
+        if part != "whole step":
+            work.takes(16)
+        step()
 
-    def compile(self, part: str) -> None:
-        if part == "model":
-            self.model = self.compiled(self.model, fullgraph=True)
-        elif part == "optimizer":
-            self.step = self.compiled(self.optimizer.step)
-        else:
-            backward, step = self.backward, self.step
-
-            def both(x: Any) -> None:
-                backward(x)
-                step()
-
-            self.backward, self.step = self.compiled(both), lambda: None
-
-    def run(self) -> None:
-        """Train four steps with batches of 1 s, and 32 s of other work."""
-        for batch in monitel.torch.batches([torch.ones(3, 2)] * 4):
-            self.takes(1)
-            self.backward(batch)
-            self.takes(16)
-            self.step()
-            self.optimizer.zero_grad()
-            self.takes(32)
+    model = compiled(plain, fullgraph=True) if part == "model" else plain
+    step = compiled(optimizer.step) if part == "optimizer" else optimizer.step
+    train_compiled = compiled(train) if part == "whole step" else train
+    for batch in monitel.torch.batches([torch.ones(3, 2)] * 4):
+        work.takes(1)
+        train_compiled(batch)
+        optimizer.zero_grad()
+        work.takes(32)
+    return graphs, [each.tolist() for each in plain.parameters()]
 
 
 @pytest.mark.parametrize("part", ["model", "optimizer", "whole step"])
 def test_training_has_the_same_graphs_parameters_and_stages(part: str, work: Work, clock: ManualClock) -> None:
-    """The boundaries that are not compiled have their stages. Steps are counted in any case."""
-
-    def trained() -> tuple[list[list[str]], list[Any]]:
-        torch._dynamo.reset()
-        training = Training(work)
-        training.compile(part)
-        training.run()
-        return training.graphs, [each.tolist() for each in training.parameters]
-
-    expected = trained()
+    """The boundaries that are not compiled have their stages. Steps are counted, and no compilation fails."""
+    expected = trained(part, work)
     assert clock.monotonic_ns() > 0
     with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001):
-        found = trained()
+        found = trained(part, work)
         assert 4 == monitel.get_step()
     assert expected == found
     assert expected[0]
     if part != "whole step":
         assert [{"optimizer": 16, "other": 32, "forward": 1}] * 3 == logged_cycles(events)
-    assert expected == trained()  # with hooks that the compiler has seen
-
-
-@pytest.mark.parametrize("option", ["steps", "stages"])
-def test_hooks_are_not_compiled(option: str, events: list[monitel.Event]) -> None:
-    """The compiler skips torch's wrapper of step(), which calls them. No warning, and no failed compilation."""
-    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(1))], lr=0.1)
-    optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
-    with monitel.torch.instrument(sources=(option, "compilation")), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.compile(optimizer.step, backend="eager")()
-    compiled = [(each.data["compile.function"], each.severity) for each in events if each.name == "torch.compile"]
-    assert [("step", monitel.Severity.INFO)] == compiled
-    assert [] == [each for each in caught if "how to trace" in str(each.message)]
+    assert {monitel.Severity.INFO} == {each.severity for each in events if each.name == "torch.compile"}
+    assert expected == trained(part, work)  # with hooks that the compiler has seen
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # of the compiler
@@ -138,76 +104,65 @@ def plain(x: Any) -> Any:
     return y.sin()
 
 
-def guarded(x: Any) -> Any:
-    """Compute within the guard of a wait counter and the timer of a Stat."""
-    with WAITS.guard(), STAT.time():
-        y = x + 1
-        y = y * 2
-    return y.sin()
-
-
-def ranged(x: Any) -> Any:
-    with record_function("outer"):
+@record_function("decorated")
+@STAT.time()
+@monitel.activity("decorated")
+def measured(x: Any) -> Any:
+    with WAITS.guard(), STAT.time(), record_function("outer"), monitel.activity("inside"):
         y = x + 1
         with record_function("inner", "details"):
             y = y * 2
     return y.sin()
 
 
-@record_function("decorated")
-@STAT.time()
-def decorated(x: Any) -> Any:
-    y = x + 1
-    y = y * 2
-    return y.sin()
+def recorded() -> tuple[int, int, list[str], set[str]]:
+    """Return the numbers of samples and waits, the ranges except compilations, and the activities so far."""
+    names = [each.name for each in BEGAN if each.name != "torch.compile"]
+    waits = monitel.wait_counters().get(WAITS.key)
+    return STAT.count, waits.count if waits else 0, names, {"inside", "decorated"} & {*ledger().activities}
 
 
-def recorded() -> tuple[int, int, int]:
-    """Return the numbers of samples, waits and ranges so far."""
-    with WAITS.guard():
-        pass
-    return STAT.count, monitel.wait_counters()[WAITS.key].count - 1, len(BEGAN)
-
-
-@pytest.mark.parametrize(("step", "once"), [(guarded, (1, 1, 0)), (ranged, (0, 0, 2)), (decorated, (1, 0, 1))])
-def test_guards_timers_and_ranges_do_nothing_in_compiled_code(step: Step, once: tuple[int, int, int]) -> None:
-    """One graph with the operations of the plain function. Calls that are not compiled are recorded."""
+@pytest.mark.usefixtures("instrumented")
+def test_guards_timers_ranges_and_activities_do_nothing_in_compiled_code() -> None:
+    """One graph with the operations of the plain function. A call that is not compiled is recorded."""
+    monitel.set_step(1)
     with ranges.listen(began=BEGAN.append):
         graphs = captured(plain, [torch.ones(3)] * 2, fullgraph=True)
-        before = recorded()
-        assert graphs == captured(step, [torch.ones(3)] * 2, fullgraph=True)
-        assert (before[0], before[1] + 1, before[2]) == (found := recorded())
-        assert plain(torch.ones(3)).tolist() == step(torch.ones(3)).tolist()
-        assert (found[0] + once[0], found[1] + 1 + once[1], found[2] + once[2]) == recorded()
+        assert graphs == captured(measured, [torch.ones(3)] * 2, fullgraph=True)
+        assert (0, 0, [], set()) == recorded()
+        assert plain(torch.ones(3)).tolist() == measured(torch.ones(3)).tolist()
+        assert (2, 1, ["decorated", "outer", "inner"], {"inside", "decorated"}) == recorded()
     assert [3] == [len(ops) for ops in graphs[0]]
 
 
-def test_activities_have_no_effect_in_compiled_code() -> None:
-    """A function with an activity, or decorated with one, is one graph, and runs as without."""
-    monitel.set_step(1)
+STEP = """\
+import monitel.torch
+import torch
 
-    @monitel.activity("decorated")
-    def inner(x: Any) -> Any:
-        return x * 2
+monitel.torch.instrument(sources="tensors")
+stat = monitel.Stat("compiled", [monitel.SUM], float("inf"), 4)
 
-    def outer(x: Any) -> Any:
-        with monitel.activity("inside"):
-            return inner(x) + 1
+@torch.compile(backend="eager")
+def step(x):
+    stat.add(0.5)
+    stat.add(x.sum())
+    return x.sin()
 
-    function = torch.compile(outer, fullgraph=True, backend="eager")
-    with monitel.activity("around"):
-        assert [3.0, 5.0] == function(torch.tensor([1.0, 2.0])).tolist()
-        assert "around" == activity()
-    book = ledger()
-    assert not {"inside", "decorated"} & {*book.activities}
+def handler(event):
+    torch._dynamo.graph_break()  # an error if it were compiled
+    print(event.data)
+
+monitel.register_event_handler(handler)
+for number in range(2):
+    step(torch.full((3,), float(number)))
+"""
 
 
-@pytest.fixture
-def _group() -> Iterator[None]:
-    """Provide a process group of this process alone."""
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
+@pytest.mark.parametrize("without_extensions", ["0", "1"])
+def test_each_call_of_compiled_code_adds(run: Run, without_extensions: str) -> None:
+    """The handler of the window that a sample closes is not compiled. The compiler would trace a window in Python."""
+    ended = run("-c", STEP, env={"MONITEL_NO_EXTENSIONS": without_extensions})
+    assert ("{'compiled.sum': 4.0}\n", "") == (ended.stdout, ended.stderr)
 
 
 def in_place(tensor: Any) -> Any:
@@ -227,7 +182,7 @@ def awaited(tensor: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("_group")
+@pytest.mark.usefixtures("group")
 def test_compiled_collectives_have_the_same_graphs() -> None:
     """In one graph where torch can."""
 
@@ -250,22 +205,6 @@ def test_compiled_collectives_have_the_same_graphs() -> None:
 def compilations(events: list[monitel.Event]) -> list[monitel.Event]:
     monitel.flush()
     return [event for event in events if event.name.startswith("torch.") and event.window is None]
-
-
-@pytest.mark.usefixtures("instrumented")
-def test_compilation_is_a_range(events: list[monitel.Event]) -> None:
-    """In the compiling thread, within the current range, and in profiles."""
-    compiled = torch.compile(plain, backend="eager", fullgraph=True, dynamic=False)
-    with profile() as prof:
-        with record_function("step"):
-            compiled(torch.ones(2))
-            compiled(torch.ones(2))
-        compiled(torch.ones(3))
-    found = [event for event in prof.events() if event.name == "torch.compile"]
-    assert ["step", None] == [None if each.cpu_parent is None else each.cpu_parent.name for each in found]
-    assert all(0 < each.time_range.elapsed_us() < 100e6 for each in found)
-    started = [event for event in compilations(events) if event.name == "torch.compile.started"]
-    assert ["dynamo", "dynamo"] == [event.data["compile.trigger"] for event in started]
 
 
 @pytest.mark.usefixtures("instrumented")

@@ -16,6 +16,7 @@ import pytest
 import torch
 from tests.support.checks import wait_until
 from tests.support.paths import ROOT
+from tests.support.producers import run_together
 from tests.support.scripts import Run
 from tests.torch.later_device import Stream, idle, later, on_later
 from tests.unit.tensorboard.files import read, shown
@@ -28,7 +29,6 @@ from monitel.testing import ManualClock
 ALL = list(monitel.Aggregation)
 EXPORTED = monitel.Stat("exported", ALL, math.inf)  # the compiler keeps it
 ROOM = 8192  # numbers that the device holds
-_DEADLINE = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -130,44 +130,33 @@ def test_window_has_the_times_and_steps_of_add(clock: ManualClock, events: list[
     assert (2, 17.0, 8, 8) == (second.count, second.sum, second.first_step, second.last_step)
 
 
-def test_emitted_event_has_the_moment_of_the_call(clock: ManualClock) -> None:
-    """Its time, step and context, and the types of its numbers. Events stay complete."""
+def test_events_and_numbers_have_the_moment_of_the_call(clock: ManualClock, events: list[Any]) -> None:
+    """Their time, step and context, and the types of their numbers. Events stay complete; known numbers do not wait.
+
+    A value that cannot be read is counted once.
+    """
     caller = contextvars.ContextVar("caller", default="elsewhere")
-    found: list[Any] = []
-
-    def handle(event: monitel.Event) -> None:
-        if event.name == "evaluated":
-            found.append((event.data, event.timestamp.timestamp(), event.step, caller.get()))
-
+    contexts: list[tuple[str, str]] = []
     monitel.set_step(3)
-    with monitel.register_event_handler(handle):
-        emitted, token = clock.time_ns() / 1e9, caller.set("the loop")
+    with monitel.register_event_handler(lambda event: contexts.append((event.name, caller.get()))):
+        called, token = clock.time_ns(), caller.set("the loop")
         monitel.emit("evaluated", {"split": "val"}, loss=on_later(0.5), right=on_later(7), done=on_later(True), n=1)
+        values = {"loss": on_later(0.5), "right": on_later(7), "lr": 0.25, "cpu": torch.tensor(2.0, requires_grad=True)}
+        monitel.log({**values, "meta": torch.empty((), device="meta"), "many": on_later([1.0, 2.0])}, split="val")
         caller.reset(token)
-        assert ([], 0) == (found, later.syncs)
+        assert ([{"lr": 0.25, "cpu": 2.0}], 0) == ([event.data for event in events], later.syncs)
         monitel.set_step(4)
         clock.advance(5)
         deliver()
-    ((data, *rest),) = found
-    assert {"split": "val", "n": 1, "loss": 0.5, "right": 7, "done": True} == data
-    assert [float, int, bool] == [type(data[key]) for key in ("loss", "right", "done")]
-    assert [emitted, 3, "the loop"] == rest
-
-
-def test_logged_numbers_have_the_moment_of_the_call(clock: ManualClock, events: list[Any]) -> None:
-    """Known numbers are logged at once, the others later; a value that cannot be read is counted once."""
-    called = clock.time_ns()
-    values = {"loss": on_later(0.5), "right": on_later(7), "lr": 0.25, "cpu": torch.tensor(2.0, requires_grad=True)}
-    monitel.log({**values, "meta": torch.empty((), device="meta"), "many": on_later([1.0, 2.0])}, step=3, split="val")
-    assert ([{"lr": 0.25, "cpu": 2.0}], 0) == ([event.data for event in events], later.syncs)
-    clock.advance(5)
-    deliver()
-    numbers = [each for each in events if isinstance(each, monitel.LoggedNumbers)]
-    assert [{"lr": 0.25, "cpu": 2.0}, {"loss": 0.5, "right": 7}] == [event.data for event in numbers]
+    ours = [each for each in events if each.window is None]
+    assert [
+        *("{'lr': 0.25, 'cpu': 2.0}", "{'split': 'val', 'n': 1, 'loss': 0.5, 'right': 7, 'done': True}"),
+        "{'loss': 0.5, 'right': 7}",
+    ] == [repr(event.data) for event in ours]
+    assert [(called / 1e9, 3)] * 3 == [(event.timestamp.timestamp(), event.step) for event in ours]
+    assert [(called, {"split": "val"})] * 2 == [(each.time_ns, dict(each.attributes)) for each in (ours[0], ours[2])]
+    assert [("evaluated", "the loop")] == [each for each in contexts if each[0] == "evaluated"]
     assert 2 == monitel.counter("monitel.log.left_out").total
-    for event in numbers:
-        assert (called, 3, {"split": "val"}) == (event.time_ns, event.step, dict(event.attributes))
-        assert called / 1e9 == event.timestamp.timestamp()
 
 
 def test_numbers_of_a_name_are_logged_in_the_order_of_the_calls(events: list[monitel.Event]) -> None:
@@ -263,7 +252,7 @@ def test_numbers_beyond_the_room_of_a_device_are_counted_as_lost(
 
 def test_device_that_keeps_up_loses_nothing(events: list[monitel.Event]) -> None:
     """More numbers than it has room for, from two threads, while a third one flushes: each is in one window."""
-    stat, over = monitel.Stat("loss", ALL, math.inf), threading.Event()
+    stat, done = monitel.Stat("loss", ALL, math.inf), list[int]()
     later.answers = True
 
     def add() -> None:
@@ -271,18 +260,13 @@ def test_device_that_keeps_up_loses_nothing(events: list[monitel.Event]) -> None
             stat.add(on_later(1.0))
             if number % 1000 == 0:  # the thread that fetches numbers keeps up on a busy machine, too
                 stat.flush()
+        done.append(1)
 
     def flush() -> None:
-        while not over.is_set():
+        while len(done) < 2:
             stat.flush()
 
-    threads = [threading.Thread(target=each, daemon=True) for each in (add, add, flush)]
-    for thread in threads:
-        thread.start()
-    for thread in threads[:2]:
-        thread.join(_DEADLINE)
-    over.set()
-    threads[2].join(_DEADLINE)
+    run_together(add, add, flush)
     deliver()
     found = counted(events)
     assert (2 * ROOM, 2.0 * ROOM) == tuple(map(sum, zip(*found, strict=True)))
@@ -403,24 +387,17 @@ def test_tensor_of_the_cpu_is_its_item(events: list[monitel.Event]) -> None:
     loss.backward()
 
 
+@pytest.mark.usefixtures("group")
 def test_dtensor_is_refused(events: list[monitel.Event]) -> None:
     """Reading it would be a collective: ``Stat.add()`` refuses it with a message, ``emit()`` leaves it out."""
-    stat = monitel.Stat("loss", ALL, math.inf)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import distribute_tensor
 
-    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-    try:
-        loss = distribute_tensor(torch.ones(1), init_device_mesh("cpu", (1,)))
-        with pytest.raises(TypeError, match=r"add\(\) does not take a DTensor.*pass loss.to_local\(\)"):
-            stat.add(loss)
-        monitel.emit("evaluated", loss=loss, step=1)
-        assert {"step": 1} == events.pop().data
-        stat.add(loss.to_local())
-    finally:
-        torch.distributed.destroy_process_group()
-    deliver()
-    assert [(1, 1.0)] == counted(events)
+    loss = distribute_tensor(torch.ones(1), init_device_mesh("cpu", (1,)))
+    with pytest.raises(TypeError, match=r"add\(\) does not take a DTensor.*pass loss.to_local\(\)"):
+        monitel.Stat("loss", ALL, math.inf).add(loss)
+    monitel.emit("evaluated", loss=loss, step=1)
+    assert [{"step": 1}] == [event.data for event in events]
 
 
 def test_transforms_of_torch(events: list[monitel.Event]) -> None:
@@ -478,26 +455,22 @@ def test_numbers_are_copied_on_the_stream_of_add(events: list[monitel.Event]) ->
 
 
 class Graph:
-    """A stand-in for torch.cuda.CUDAGraph.
-
-    Attributes:
-        calls: Calls of the methods.
-        fails: Whether they raise.
-    """
+    """A stand-in for torch.cuda.CUDAGraph, whose methods raise if ``fails`` is set."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.fails = False
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        self.calls.append(("begin", pool, capture_error_mode))
+    def _call(self, *call: Any) -> None:
+        self.calls.append(call)
         if self.fails:
             raise LookupError
 
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        self._call("begin", pool, capture_error_mode)
+
     def capture_end(self) -> None:
-        self.calls.append("end")
-        if self.fails:
-            raise LookupError
+        self._call("end")
 
 
 def test_other_thread_that_captures_a_graph_is_not_disturbed(
@@ -520,7 +493,7 @@ def test_other_thread_that_captures_a_graph_is_not_disturbed(
         graph.capture_begin()  # it has not begun
     deliver()
     assert [(1, 1.0)] == counted(events)
-    assert [("begin", "pool", "thread_local"), "end", ("begin", None, "global")] == graph.calls
+    assert [("begin", "pool", "thread_local"), ("end",), ("begin", None, "global")] == graph.calls
     running.uninstrument()
     assert ["Graph.capture_begin", "Graph.capture_end"] == [
         each.__qualname__ for each in (Graph.capture_begin, Graph.capture_end)

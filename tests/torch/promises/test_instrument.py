@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import monitel
 import monitel.torch
+from monitel.profiler import profile, record_function
 from monitel.testing import ManualClock, capture_events
 
 ALL = [
@@ -29,22 +30,21 @@ ALL = [
 
 
 def test_steps_stages_and_work_are_measured(work: Work) -> None:
-    """With exact durations, counts, step numbers, and the rate of samples."""
-    with capture_events() as events, monitel.torch.instrument(window_size=float("inf"), samples_per_step=8) as running:
+    """With exact durations, counts, step numbers, and the rate of samples. One process has no ``sync``."""
+    options: dict[str, Any] = {"window_size": float("inf"), "samples_per_step": 8, "rank_group": "encoder"}
+    with capture_events() as events, monitel.torch.instrument(**options) as running:
         assert ALL == [*running.sources]
         assert {} == running.missing
         train(work, 4)
-    assert 4 == monitel.get_step()
-    assert (4, 0, 32) == (total("steps"), total("steps.skipped"), total("samples"))
-    windows = {
-        str(each.window.attributes.get("training.stage", each.name)): each.window for each in events if each.window
-    }
-    assert {stage: (3, 3 * seconds) for stage, seconds in STEP.items()} == {
-        stage: (windows[stage].count, windows[stage].sum) for stage in STEP
-    }
+    assert (4, 4, 0, 32) == (monitel.get_step(), total("steps"), total("steps.skipped"), total("samples"))
     (step,) = (each.window for each in events if each.window and each.window.name == "training.step.duration")
     assert (3, 141.0, 47.0, 47.0, "s") == (step.count, step.sum, step.min, step.max, step.unit)
     assert (2, 4) == (step.first_step, step.last_step)
+    stages = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
+    assert {(stage, "encoder", "s", 3, 3 * seconds) for stage, seconds in STEP.items()} == {
+        (each.attributes["training.stage"], each.attributes["training.group"], each.unit, each.count, each.sum)
+        for each in stages
+    }
     rates = [each.data for each in events if isinstance(each, monitel.LoggedNumbers)]
     assert [{"training.samples.rate": 3 * 8 / 141}] == rates
 
@@ -99,15 +99,17 @@ def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("fresh_compiler", "instrumented")
 def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list[monitel.Event]) -> None:
-    """Each has the step at which it happened. Recompilations are counted, with their seconds."""
+    """And ranges. Each has the step at which it happened. Recompilations are counted, with their seconds."""
 
     def double(x: Any) -> Any:
         return x * 2
 
     compiled, began = torch.compile(double, backend="eager", dynamic=False), time.monotonic()
-    for step, size in ((100, 2), (150, 3), (200, 3)):
-        monitel.set_step(step)
-        compiled(torch.ones(size))
+    with profile() as prof:
+        for step, size in ((100, 2), (150, 3), (200, 3)):
+            monitel.set_step(step)
+            with record_function("step"):
+                compiled(torch.ones(size))
     elapsed = time.monotonic() - began
     monitel.flush()
     found = {event.name: event for event in events if event.name in {"torch.compile", "torch.recompile"}}
@@ -115,6 +117,9 @@ def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list
     first, again = found["torch.compile"], found["torch.recompile"]
     assert [100, 150] == [event.step for event in started] == [first.step, again.step]
     assert [event.data["compile.id"] for event in started] == [first.data["compile.id"], again.data["compile.id"]]
+    assert ["dynamo", "dynamo"] == [event.data["compile.trigger"] for event in started]
+    parents = [each.cpu_parent and each.cpu_parent.name for each in prof.events() if each.name == "torch.compile"]
+    assert ["step", "step"] == parents
     assert started[0].timestamp <= first.timestamp <= started[1].timestamp <= again.timestamp
     assert (monitel.Severity.INFO, monitel.Severity.WARN) == (first.severity, again.severity)
     assert ["double"] * 2 == [event.data["compile.function"] for event in (first, again)]
@@ -124,6 +129,7 @@ def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list
     assert pytest.approx(again.data["compile.duration"]) == total("recompilation.time")
 
 
+@pytest.mark.usefixtures("group")
 def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
     """Uncaught exceptions of the process and of threads, out of memory, and failed collectives."""
     monkeypatch.setenv("RANK", "1")
@@ -144,14 +150,13 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         thread = threading.Thread(target=lambda: sys.modules["no such module"])
         thread.start()
         thread.join()
-        torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         with pytest.raises(RuntimeError):
             torch.distributed.all_gather([torch.ones(3)], torch.ones(2))
-    torch.distributed.destroy_process_group()
     found = [event for event in events if event.window is None]
-    severities = [monitel.Severity.FATAL, monitel.Severity.FATAL, monitel.Severity.ERROR, monitel.Severity.ERROR]
-    assert severities == [event.severity for event in found]
-    assert ["exception", "out_of_memory", "exception", "collective.failed"] == [event.name for event in found]
+    fatal, error = monitel.Severity.FATAL, monitel.Severity.ERROR
+    assert [
+        *(("exception", fatal), ("out_of_memory", fatal), ("exception", error), ("collective.failed", error)),
+    ] == [(event.name, event.severity) for event in found]
     assert [(41, 1)] * 4 == [(event.step, event.data["training.rank"]) for event in found]
     data = dict(found[0].data)
     assert "in uncaught\n" in str(data.pop("exception.stacktrace"))

@@ -297,35 +297,18 @@ def test_steps_of_profiles_and_optimizers_are_counted(run: Run) -> None:
     assert [counted[0]] * 2 == counted[1:]
 
 
-RANKS = """
-import json, sys
-import torch.distributed as dist
-import torch.profiler as theirs
-from monitel import profiler as ours
-dist.init_process_group("gloo")
-found = []
-for number, module in enumerate((theirs, ours)):
-    with module.profile() as prof:
-        pass
-    path = f"{sys.argv[1]}/{dist.get_rank()}-{number}.json"
-    prof.export_chrome_trace(path)
-dist.destroy_process_group()
-"""
-
-
-def test_ranks_of_torch_distributed(run: Run, tmp_path: Path) -> None:
-    """``distributedInfo`` of two ranks is torch's, in the same place and with the same spaces."""
-    (tmp_path / "job.py").write_text(RANKS)
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1", "--nproc-per-node", "2")
-    run(*launcher, tmp_path / "job.py", tmp_path, timeout=240)
-
-    def info(rank: int, number: int) -> str:
-        head = (tmp_path / f"{rank}-{number}.json").read_text().partition('"traceEvents"')[0]
-        return head.partition('"distributedInfo": ')[2].partition("\n")[0]
-
-    for rank in (0, 1):
-        assert f'"rank": {rank}, "world_size": 2' in info(rank, 0)
-        assert info(rank, 0) == info(rank, 1)
+@pytest.mark.usefixtures("two_ranks")
+def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
+    """``distributedInfo`` is torch's, in the same place and with the same spaces."""
+    found = []
+    for module in (theirs, ours):
+        with module.profile() as prof:
+            pass
+        prof.export_chrome_trace(str(tmp_path / "trace.json"))
+        head = (tmp_path / "trace.json").read_text().partition('"traceEvents"')[0]
+        found.append(head.partition('"distributedInfo": ')[2].partition("\n")[0])
+    assert '"rank": 0, "world_size": 2' in found[0]
+    assert found[0] == found[1]
 
 
 def test_traces(tmp_path: Path) -> None:

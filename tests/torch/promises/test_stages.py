@@ -4,9 +4,11 @@ A batch takes 1 s, forward 2 s, backward 4 s, the optimizer 8 s, other work 32 s
 """
 
 import os
+import queue
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,31 +18,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
 from tests.support.producers import run_together
-from tests.torch.known_work import STEP, Work, logged_cycles, train
+from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, train
+from torch.utils.checkpoint import checkpoint
 
 import monitel
 import monitel.torch
 from monitel.testing import ManualClock
 
-Run = Callable[..., Any]
+Run = Callable[..., Cycles]
+Loop = Callable[[Work], object]
+
+#: By name: a training loop, and the stages of its cycles.
+LOOPS: dict[str, tuple[Loop, list[Mapping[str, float]]]] = {}
+_DEADLINE = 60
 
 
-def test_samples_have_unit_stage_and_group(work: Work) -> None:
-    """One series for each stage, with one sample for each cycle. One process has no ``sync``."""
-    with monitel.testing.capture_events() as events, monitel.torch.instrument(rank_group="encoder"):
-        train(work, 11)
-    found = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
-    assert {("s", "encoder")} == {(each.unit, each.attributes["training.group"]) for each in found}
-    assert {*STEP} == {each.attributes["training.stage"] for each in found}
-    for stage, seconds in STEP.items():
-        windows = [each for each in found if each.attributes["training.stage"] == stage]
-        assert (10, 10 * seconds) == (sum(each.count for each in windows), sum(each.sum for each in windows))
+def has(*expected: Mapping[str, float]) -> Callable[[Any], Any]:
+    """Add a loop, whose docstring has the reason for the stages of its cycles."""
 
+    def add(loop: Any) -> Any:
+        LOOPS[loop.__name__] = loop, [*expected]
+        return loop
 
-def _each_without_gradients(work: Work) -> None:
-    for _ in work.loader(3):
-        with torch.no_grad():
-            work.takes(100)
+    return add
 
 
 def _forty_loaders(work: Work) -> None:
@@ -53,7 +53,6 @@ EVALUATIONS: dict[str, tuple[Callable[[Work], object], float]] = {
     "exhausted": (lambda work: work.evaluate(work.loader(3)), 303),
     "broken off": (lambda work: work.evaluate(work.loader(10), 3), 303),
     "no_grad": (torch.no_grad()(lambda work: work.evaluate(work.loader(10), 3)), 303),
-    "each batch without gradients": (_each_without_gradients, 303),
     "forty loaders": (_forty_loaders, 40 * 202),
     "without a loader": (lambda work: work.takes(200), 200),
 }
@@ -76,240 +75,289 @@ def test_evaluation_between_steps_is_other(name: str, work: Work, cycles: Run) -
     assert [STEP, evaluated, evaluated, STEP, evaluated] == cycles(loop)
 
 
-def test_evaluation_before_the_optimizer_delays_the_next_cycle(work: Work, cycles: Run) -> None:
-    """The batch for training was asked before backward, so its stages are right."""
-
-    def loop() -> None:
-        for _ in work.loader(3):
-            work.forward().backward()
-            work.evaluate(work.loader(3))
-            work.optimize()
-
-    assert [{"optimizer": 8, "other": 303, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(loop)
+@has(*[{"optimizer": 8, "other": 303, "data": 1, "forward": 2, "backward": 4}] * 2)
+def evaluation_before_the_optimizer_delays_the_next_cycle(work: Work) -> None:
+    """The batch for training was asked before backward."""
+    for _ in work.loader(3):
+        work.forward().backward()
+        work.evaluate(work.loader(3))
+        work.optimize()
 
 
-def test_evaluation_before_forward_makes_forward_other(work: Work, cycles: Run) -> None:
-    """The begin of ``forward`` is not known then. Batches without gradients do not train, even if asked as often."""
-
-    def loop() -> None:
-        for _ in work.loader(3):
-            work.evaluate(work.loader(3))
-            work.step()
-
-    def without_gradients() -> None:
-        for _ in work.loader(3):
-            with torch.no_grad():
-                work.evaluate(work.loader(10), 1)
-            work.step()
-
-    late = {"optimizer": 8, "other": 34, "data": 1, "backward": 4}
-    assert [{**late, "other": 34 + 303}] * 2 == cycles(loop)
-    assert [{**late, "other": 34 + 101}] * 2 == cycles(without_gradients)
+@has(*[{"optimizer": 8, "other": 34 + 303, "data": 1, "backward": 4}] * 2)
+def evaluation_before_forward_makes_forward_other(work: Work) -> None:
+    """The begin of ``forward`` is not known then."""
+    for _ in work.loader(3):
+        work.evaluate(work.loader(3))
+        work.step()
 
 
-@pytest.mark.parametrize("asked_at_once", [False, True])
-def test_gradient_accumulation_is_one_cycle(asked_at_once: bool, work: Work, cycles: Run) -> None:
+@has(*[{"optimizer": 8, "other": 34 + 101, "data": 1, "backward": 4}] * 2)
+def batches_without_gradients_do_not_train(work: Work) -> None:
+    """Even if they are asked as often."""
+    for _ in work.loader(3):
+        with torch.no_grad():
+            work.evaluate(work.loader(10), 1)
+        work.step()
+
+
+ACCUMULATED = {"optimizer": 8, "data": 3, "forward": 6, "backward": 12}
+
+
+@has(ACCUMULATED, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8})
+def gradient_accumulation_is_one_cycle(work: Work, asked_at_once: bool = False) -> None:
     """A cycle has the stages of all its micro-batches; the last one of the epoch has fewer."""
-
-    def chunks() -> Any:
-        iterator = iter(work.loader(8))
-        for size in (3, 3, 2):
-            yield [next(iterator) for _ in range(size)] if asked_at_once else (next(iterator) for _ in range(size))
-
-    def loop() -> None:
-        for chunk in chunks():
-            for _ in chunk:
-                work.forward().backward()
-            work.optimize()
-
-    full = {"optimizer": 8, "data": 3, "forward": 6, "backward": 12}
-    assert [full, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8}] == cycles(loop)
+    iterator = iter(work.loader(8))
+    for size in (3, 3, 2):
+        chunk: Any = (next(iterator) for _ in range(size))
+        for _ in [*chunk] if asked_at_once else chunk:
+            work.forward().backward()
+        work.optimize()
 
 
-def test_optimizers_after_one_backward_are_one_cycle(work: Work, cycles: Run) -> None:
+@has(ACCUMULATED, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8})
+def micro_batches_that_are_asked_at_once(work: Work) -> None:
+    gradient_accumulation_is_one_cycle(work, asked_at_once=True)
+
+
+@has(*[{"optimizer": 25, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2)
+def optimizers_after_one_backward_are_one_cycle(work: Work) -> None:
     """Their time is added, with what is between them."""
     optimizers = [work.optimizer() for _ in range(3)]
-
-    def loop() -> None:
-        for _ in work.loader(3):
-            work.forward().backward()
-            for each in optimizers:
-                each.step()
-                work.takes(0.5)
-
-    assert [{"optimizer": 25, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2 == cycles(loop)
+    for _ in work.loader(3):
+        work.forward().backward()
+        for each in optimizers:
+            each.step()
+            work.takes(0.5)
 
 
-def test_generator_and_critic_are_two_cycles(work: Work, cycles: Run) -> None:
+SECOND = {"optimizer": 8.0, "forward": 20.0, "backward": 40.0}
+
+
+@has(SECOND, STEP, SECOND, STEP, SECOND)
+def generator_and_critic_are_two_cycles(work: Work) -> None:
     """Each has its backward and its optimizer. The batch is part of the first one's."""
     critic, generator = work.optimizer(), work.optimizer()
+    for _ in work.loader(3):
+        work.forward().backward()
+        critic.step()
+        work.forward(seconds=20, backward=40).backward()
+        generator.step()
+        work.takes(32)
 
-    def loop() -> None:
-        for _ in work.loader(3):
+
+@has(*[{"optimizer": 8, "other": 32, "data": 3, "forward": 6, "backward": 12}] * 2)
+def parts_of_a_closure_belong_to_the_stages_that_they_run(work: Work) -> None:
+    """Lightning runs forward and backward in the optimizer's step, and micro-batches without it."""
+    for index, _ in enumerate(work.loader(9), 1):
+        if index % 3:
             work.forward().backward()
-            critic.step()
-            work.forward(seconds=20, backward=40).backward()
-            generator.step()
+        else:
+            work.optimize(lambda: work.forward().backward())
             work.takes(32)
 
-    first, second = STEP, {"optimizer": 8, "forward": 20, "backward": 40}
-    assert [second, first, second, first, second] == cycles(loop)
 
-
-def test_parts_of_a_closure_belong_to_the_stages_that_they_run(work: Work, cycles: Run) -> None:
-    """Lightning runs forward and backward in the optimizer's step, and micro-batches without it."""
-
-    def closure() -> None:
-        work.forward().backward()
-
-    def loop() -> None:
-        for index, _ in enumerate(work.loader(9), 1):
-            if index % 3:
-                closure()
-            else:
-                work.optimize(closure)
-                work.takes(32)
-
-    assert [{"optimizer": 8, "other": 32, "data": 3, "forward": 6, "backward": 12}] * 2 == cycles(loop)
-
-
-def test_closure_that_is_called_several_times_is_one_cycle(work: Work, cycles: Run) -> None:
-    """By LBFGS, for example."""
+@has(*[{"other": 32, "data": 1, "forward": 2 * 3, "backward": 4 * 3}] * 2)
+def closure_that_is_called_several_times_is_one_cycle(work: Work) -> None:
+    """By LBFGS, for example: here three times."""
     optimizer = torch.optim.LBFGS([work.parameter], lr=1e-3, max_iter=3, tolerance_grad=0, tolerance_change=0)
-    calls: list[int] = []
 
     def closure() -> Any:
-        calls[-1] += 1
         optimizer.zero_grad()
         loss = work.forward(work.parameter.square())
         loss.backward()
         return loss
 
-    def loop() -> None:
-        for _ in work.loader(3):
-            calls.append(0)
-            optimizer.step(closure)
-            work.takes(32)
-
-    found = cycles(loop)
-    assert min(calls) > 1
-    assert [{"other": 32, "data": 1, "forward": 2 * each, "backward": 4 * each} for each in calls[1:]] == found
+    for _ in work.loader(3):
+        optimizer.step(closure)
+        work.takes(32)
 
 
-def test_optimizer_inside_backward_is_backward(work: Work, cycles: Run) -> None:
+INSIDE = {"other": 32.0, "data": 1.0, "forward": 2.0, "backward": 8.0}
+
+
+@has(INSIDE, INSIDE, {**INSIDE, "optimizer": 8})
+def optimizer_inside_backward_is_backward(work: Work) -> None:
     """As with one optimizer for each parameter. An optimizer after it belongs to the same cycle."""
     inner, outer = work.optimizer(), work.optimizer()
-
-    def loop() -> None:
-        for index, _ in enumerate(work.loader(4)):
-            work.forward(backward=inner.step).backward()
-            if index > 1:
-                outer.step()
-            work.takes(32)
-
-    inside = {"other": 32, "data": 1, "forward": 2, "backward": 8}
-    assert [inside, inside, {**inside, "optimizer": 8}] == cycles(loop)
+    for index, _ in enumerate(work.loader(4)):
+        work.forward(backward=inner.step).backward()
+        if index > 1:
+            outer.step()
+        work.takes(32)
 
 
-def test_step_that_gradient_scaling_skips_ends_a_cycle(work: Work, cycles: Run) -> None:
+@has(*[{**STEP, "optimizer": 0.25}] * 3)
+def step_that_gradient_scaling_skips_ends_a_cycle(work: Work) -> None:
     """Its other stages took place."""
     optimizer = torch.optim.SGD([work.parameter], lr=0.1)
     scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
-
-    def loop() -> None:
-        for index, _ in enumerate(work.loader(4)):
-            scaler.scale(work.forward() * (float("inf") if index % 2 else 1.0)).backward()
-            work.takes(0.25)
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-            work.takes(32)
-
-    assert [{**STEP, "optimizer": 0.25}] * 3 == cycles(loop)
+    for index, _ in enumerate(work.loader(4)):
+        scaler.scale(work.forward() * (float("inf") if index % 2 else 1.0)).backward()
+        work.takes(0.25)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        work.takes(32)
     assert 0.25 == scaler.get_scale()  # two steps were skipped
 
 
-def test_zipped_and_alternating_loaders_are_data(work: Work, cycles: Run) -> None:
-    """Loaders that are asked equally often, or as the last one. A loader that is asked less often is ``other``."""
+@has(*[{**STEP, "data": 17}] * 2)
+def zipped_loaders_are_data(work: Work) -> None:
+    """Loaders that are asked equally often."""
+    for _ in zip(work.loader(3), work.loader(9, 16), strict=False):
+        work.step()
 
-    def zipped() -> None:
-        for _ in zip(work.loader(3), work.loader(9, 16), strict=False):
+
+@has(*[{**STEP, "data": seconds} for seconds in (16, 1, 16)])
+def alternating_loaders_are_data(work: Work) -> None:
+    """Each is the last one that was asked."""
+    tasks = iter(work.loader()), iter(work.loader(seconds=16))
+    for index in range(4):
+        next(tasks[index % 2])
+        work.step()
+
+
+@has(*[{**STEP, "other": 32 + 16, "data": 2}] * 2)
+def loader_that_is_asked_less_often_is_other(work: Work) -> None:
+    training, other = iter(work.loader()), iter(work.loader(seconds=16))
+    for _ in range(3):
+        next(other)
+        next(training)
+        next(training)
+        work.step()
+
+
+@has(*[{"optimizer": 8, "forward": 32 + 1 + 2, "backward": 4}] * 2)
+def without_batches_all_before_backward_is_forward(work: Work) -> None:
+    """A plain iterable is not a source of batches."""
+    for _ in work.batches(3):
+        work.step()
+
+
+@has(STEP, STEP)
+def any_iterable_is_a_source_of_batches(work: Work) -> None:
+    for _ in monitel.torch.batches(work.batches(3)):
+        work.step()
+
+
+@has(*[{**STEP, "forward": 2 + 4}] * 2)
+def gradients_of_a_penalty_are_forward(work: Work) -> None:
+    """``torch.autograd.grad()`` belongs to the stage in which it is called."""
+    for _ in work.loader(3):
+        loss = work.forward(work.parameter.square())
+        (gradient,) = torch.autograd.grad(loss, work.parameter, create_graph=True)
+        (loss + gradient.square().sum()).backward()
+        work.optimize()
+        work.takes(32)
+
+
+@has()
+def gradients_without_backward_make_no_cycle(work: Work) -> None:
+    for _ in work.loader(3):
+        (work.parameter.grad,) = torch.autograd.grad(work.forward(), work.parameter)
+        work.optimize()
+
+
+LAST = {stage: seconds for stage, seconds in STEP.items() if stage != "data"}
+
+
+@has(STEP, LAST, {**STEP, "data": 2}, STEP, LAST)
+def end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work) -> None:
+    """Accelerate asks for the next batch before it returns one. The last one of an epoch has its ``forward`` too."""
+    for _ in range(2):
+        iterator = iter(work.loader(3))
+        next(iterator)
+        for _ in iterator:
             work.step()
+        work.step()
 
-    def alternating() -> None:
-        tasks = iter(work.loader()), iter(work.loader(seconds=16))
-        for index in range(4):
-            next(tasks[index % 2])
-            work.step()
 
-    def side() -> None:
-        training, other = iter(work.loader()), iter(work.loader(seconds=16))
+def _prefetched(work: Work) -> Iterator[Any]:
+    """Make batches in another thread, and wait 16 s for each."""
+    made: queue.Queue[Any] = queue.Queue()
+    run_together(lambda: [*map(made.put, work.loader(3))])
+    for _ in range(3):
+        work.takes(16)
+        yield made.get(timeout=_DEADLINE)
+
+
+@has(*[{"optimizer": 8, "forward": 32 + 16 + 2, "backward": 4}] * 2)
+def prefetch_in_another_thread_is_forward(work: Work) -> None:
+    """The other thread's requests do not count."""
+    for _ in _prefetched(work):
+        work.step()
+
+
+@has(*[{**STEP, "data": 16}] * 2)
+def waiting_for_a_prefetching_thread_is_data(work: Work) -> None:
+    """If ``batches()`` is around the iterator."""
+    for _ in monitel.torch.batches(_prefetched(work)):
+        work.step()
+
+
+@has(*[{**STEP, "data": 1 + 0.25 + 0.125, "backward": 4.5}] * 2)
+def backward_while_a_batch_is_made(work: Work) -> None:
+    """Batches that are trained themselves, such as adversarial ones."""
+
+    def hardened() -> Iterator[None]:
         for _ in range(3):
-            next(other)
-            next(training)
-            next(training)
-            work.step()
+            work.takes(1)
+            work.forward(torch.ones(1, requires_grad=True), 0.25, 0.5).backward()
+            work.takes(0.125)
+            yield
 
-    assert [{**STEP, "data": 17}] * 2 == cycles(zipped)
-    assert [{**STEP, "data": seconds} for seconds in (16, 1, 16)] == cycles(alternating)
-    assert [{**STEP, "other": 32 + 16, "data": 2}] * 2 == cycles(side)
-
-
-def test_without_batches_all_before_backward_is_forward(work: Work, cycles: Run) -> None:
-    """Any iterable is a source of batches with ``batches()``."""
-
-    def loop(batches: Any) -> None:
-        for _ in batches:
-            work.step()
-
-    assert [{"optimizer": 8, "forward": 32 + 1 + 2, "backward": 4}] * 2 == cycles(lambda: loop(work.batches(3)))
-    assert [STEP] * 2 == cycles(lambda: loop(monitel.torch.batches(work.batches(3))))
+    for _ in monitel.torch.batches(hardened()):
+        work.step()
 
 
-def test_gradients_of_a_penalty_are_forward(work: Work, cycles: Run) -> None:
-    """``torch.autograd.grad()`` belongs to the stage in which it is called; alone it makes no cycle."""
-
-    def penalty() -> None:
-        for _ in work.loader(3):
-            loss = work.forward(work.parameter.square())
-            (gradient,) = torch.autograd.grad(loss, work.parameter, create_graph=True)
-            (loss + gradient.square().sum()).backward()
-            work.optimize()
-            work.takes(32)
-
-    def alone() -> None:
-        for _ in work.loader(3):
-            (work.parameter.grad,) = torch.autograd.grad(work.forward(), work.parameter)
-            work.optimize()
-
-    assert [{**STEP, "forward": 2 + 4}] * 2 == cycles(penalty)
-    assert [] == cycles(alone)
+def _recomputed(work: Work, reentrant: bool) -> None:
+    for _ in work.loader(3):
+        x = work.parameter * 1
+        for _ in range(2):
+            x = checkpoint(work.forward, x, use_reentrant=reentrant)
+        x.backward()
+        work.optimize()
+        work.takes(32)
 
 
-class FailingBatches:
-    """Batches of 1 s, the third of which fails after 16 s; asked again, it arrives."""
-
-    def __init__(self, work: Work, error: type[BaseException]) -> None:
-        self._work, self._error, self._asked = work, error, 0
-
-    def __iter__(self) -> Iterator[int]:
-        return self
-
-    def __next__(self) -> int:
-        self._asked += 1
-        self._work.takes(16 if self._asked == 3 else 1)
-        if self._asked == 3:
-            raise self._error("no batch")
-        return self._asked
+RECOMPUTED = {**STEP, "forward": 4, "backward": 2 * (2 + 4)}
+LOOPS |= {
+    "recomputed activations are backward": (partial(_recomputed, reentrant=False), [RECOMPUTED] * 2),
+    "a reentrant checkpoint runs a backward within backward": (partial(_recomputed, reentrant=True), [RECOMPUTED] * 2),
+}
 
 
-def _fail(work: Work, error: type[BaseException]) -> None:
+@pytest.mark.parametrize(("loop", "expected"), LOOPS.values(), ids=LOOPS)
+def test_stages_of_a_loop(loop: Loop, expected: Any, work: Work, cycles: Run) -> None:
+    assert expected == cycles(lambda: loop(work))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_workers_of_a_loader(persistent: bool, work: Work, cycles: Run) -> None:
+    """The times of a worker's process are not the training thread's, which only waits for it."""
+
+    def epochs() -> None:
+        loader = work.loader(2, num_workers=1, multiprocessing_context="fork", persistent_workers=persistent)
+        for _ in range(2):
+            for _ in loader:
+                work.step()
+
+    assert [{"optimizer": 8, "other": 32, "forward": 2, "backward": 4}] * 3 == cycles(epochs)
+
+
+def _fail(work: Work, error: type[BaseException]) -> object:
     work.takes(16)
     raise error("in this stage")
 
 
 def _in_data(work: Work, error: type[BaseException]) -> None:
-    batches = iter(monitel.torch.batches(FailingBatches(work, error)))
+    """The third batch fails after 16 s; asked again, the next one arrives."""
+
+    def make(index: int) -> object:
+        return _fail(work, error) if index == 2 else work.takes(1)
+
+    batches = iter(monitel.torch.batches(map(make, range(9))))
     for _ in range(4):
         try:
             next(batches)
@@ -362,18 +410,13 @@ def test_exception_loses_no_time(
 
 def test_loop_of_another_thread_has_the_same_stages(work: Work, cycles: Run) -> None:
     """In one thread, or each epoch in a new one, of which the first cycle is not known."""
-
-    def epochs() -> None:
-        for _ in range(2):
-            run_together(lambda: train(work, 3))
-
     assert [STEP] * 3 == cycles(lambda: run_together(lambda: train(work, 4)))
-    assert [STEP] * 4 == cycles(epochs)
+    assert [STEP] * 4 == cycles(lambda: [*map(run_together, [lambda: train(work, 3)] * 2)])
 
 
 def test_second_thread_that_trains_meanwhile_is_ignored(work: Work, clock: ManualClock, cycles: Run) -> None:
     """Until it has made 16 cycles while the first one has made none."""
-    other = Work(clock)
+    other = Work(clock.advance)
     other.takes = float  # takes no time
 
     def both() -> None:
@@ -394,7 +437,7 @@ FORK = """\
 import os, monitel.torch
 from tests.torch.known_work import Work, logged_cycles, train
 with monitel.testing.ManualClock() as clock:
-    work, running = Work(clock), monitel.torch.instrument(window_size=0.001)
+    work, running = Work(clock.advance), monitel.torch.instrument(window_size=0.001)
     train(work, 2)
     work.forward().backward()
     if os.fork():
@@ -407,7 +450,7 @@ with monitel.testing.ManualClock() as clock:
 """
 
 
-def test_forked_child_starts_without_a_cycle(run: Run) -> None:
+def test_forked_child_starts_without_a_cycle(run: Any) -> None:
     """Its first cycle begins at the end of its first backward, wherever the parent is."""
     found = run("-W", "ignore", "-c", FORK, env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])})
     assert f"{[{stage: float(seconds) for stage, seconds in STEP.items()}] * 2}\n" == found.stdout
@@ -417,7 +460,7 @@ class _Program:
     """Runs statements of a training loop, and notes the ends of its cycles."""
 
     def __init__(self, clock: ManualClock) -> None:
-        self.work = Work(clock)
+        self.work = Work(clock.advance)
         self.optimizer = self.work.optimizer()
         self.loaders = [iter(self.work.loader()) for _ in range(2)]
         self.ends: list[int] = []
