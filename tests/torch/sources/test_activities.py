@@ -106,22 +106,6 @@ def test_dataset_that_loads_files_is_data(tmp_path: Path, workers: int, events: 
     assert book.activities["data"] > 0
 
 
-@pytest.fixture
-def rendezvous() -> Iterator[list[str]]:
-    """Provide ``observed://``, which notes the activity."""
-    found: list[str] = []
-
-    def find(*_args: Any, **_kwargs: Any) -> Iterator[Any]:
-        found.append(activity())
-        yield dist.HashStore(), 0, 1
-
-    dist.register_rendezvous_handler("observed", find)
-    yield found
-    del dist.rendezvous.__globals__["_rendezvous_handlers"]["observed"]
-    if dist.is_initialized():
-        dist.destroy_process_group()
-
-
 def test_first_backward_ends_startup() -> None:
     """A loop may have no optimizer, which would count its steps; after a step backward changes nothing."""
     backward = torch.ones((), requires_grad=True).backward
@@ -134,21 +118,25 @@ def test_first_backward_ends_startup() -> None:
         assert "evaluation" == activity()
 
 
-def test_set_up_of_groups_is_init(rendezvous: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_set_up_of_groups_is_init(monkeypatch: pytest.MonkeyPatch) -> None:
     """The set-up does not end startup. Groups that are made during training, and meshes, are ``init`` too."""
-    init_process_group("gloo", init_method="observed://")
-    assert (["init"], "startup") == (rendezvous, activity())
-    monitel.set_step(1)
+    found: list[str] = []
     module: Any = dist.distributed_c10d
     create = module._new_process_group_helper
 
     def observed(*args: Any, **kwargs: Any) -> Any:
-        rendezvous.append(activity())
+        found.append(activity())
         return create(*args, **kwargs)
 
     monkeypatch.setattr(module, "_new_process_group_helper", observed)
-    dist.new_group([0])
-    dist.new_subgroups(1)
-    monkeypatch.setattr(dist.device_mesh, "DeviceMesh", lambda **_: rendezvous.append(activity()))
-    dist.init_device_mesh("cpu", (1,))
-    assert (["init"] * 4, "step") == (rendezvous, activity())
+    init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert (["init"], "startup") == (found, activity())
+        monitel.set_step(1)
+        dist.new_group([0])
+        dist.new_subgroups(1)
+        monkeypatch.setattr(dist.device_mesh, "DeviceMesh", lambda **_: found.append(activity()))
+        dist.init_device_mesh("cpu", (1,))
+    finally:
+        dist.destroy_process_group()
+    assert (["init"] * 4, "step") == (found, activity())

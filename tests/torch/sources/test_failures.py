@@ -160,33 +160,18 @@ import torch, monitel, monitel.torch, monitel_otlp
 sys.argv = ["train.py"]
 pipeline = monitel_otlp.configure(endpoint=URL, spool_dir="spool", export_interval=3600.0)
 """
-INSTRUMENT = "instrumentation = monitel.torch.instrument(sources='-waits,-compilation')"
 
 
-@pytest.fixture
-def shell(receiver: Receiver, run: Run, tmp_path: Path) -> Callable[..., str]:
-    """Return a function that runs cells with a pipeline that sends to the receiver, and returns the output."""
-
-    def shell(*cells: str) -> str:
-        configure = CONFIGURE.replace("URL", repr(receiver.url))
-        ended = run("-c", SHELL, json.dumps([configure, *cells]), env={"IPYTHONDIR": str(tmp_path / "ipython")})
-        return ended.stdout + ended.stderr
-
-    return shell
-
-
-def exported(receiver: Receiver) -> list[tuple[str, int, Any]]:
-    """Return name, severity and message of the received records."""
-    return [(each.name, each.severity, each.attributes.get("exception.message")) for each in receiver.records()]
-
-
-def test_exceptions_in_cells_are_events(receiver: Receiver, shell: Callable[..., str]) -> None:
-    """With ERROR, because the kernel continues. IPython shows them as before.
+def test_exceptions_in_cells_are_events(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """With ERROR, because the kernel continues. IPython shows them as before, and once instrumentation has ended.
 
     Interrupts and exits are not events, because the user asked for them; a cell with bad syntax has not run.
     """
-    output = shell(
-        INSTRUMENT,
+    callbacks = "list(get_ipython().events.callbacks['post_run_cell'])"
+    cells = [
+        f"{CONFIGURE.replace('URL', repr(receiver.url))}before = {callbacks}",
+        "monitel.torch.instrument(sources='-steps,-waits,-compilation')",
+        "instrumentation = monitel.torch.instrument(sources='-waits,-compilation')",  # which replaces the first one
         "def load():\n    raise ValueError('no such shard')",
         "load()",
         "raise KeyboardInterrupt",
@@ -195,29 +180,19 @@ def test_exceptions_in_cells_are_events(receiver: Receiver, shell: Callable[...,
         "torch.empty(2**60, dtype=torch.uint8)",
         "import asyncio\nawait asyncio.sleep(0)\nraise RuntimeError('asynchronous')",
         "thread = threading.Thread(target=lambda: 1 / 0)\nthread.start()\nthread.join()",
-    )
-    first, (name, severity, message), *others = exported(receiver)
-    assert ("exception", ERROR, "no such shard") == first
-    assert ("out_of_memory", ERROR) == (name, severity)
-    assert f"{2**60} bytes" in message
-    assert [("exception", ERROR, "asynchronous"), ("exception", ERROR, "division by zero")] == others
-    assert "in load" in receiver.records()[0].attributes["exception.stacktrace"]
-    assert 1 == output.count("ValueError: no such shard")
-    assert "Error in callback" not in output
-
-
-def test_uninstrument_ends_the_events(receiver: Receiver, shell: Callable[..., str]) -> None:
-    """IPython has the same callbacks as before. A second instrumentation reports each exception once."""
-    callbacks = "list(get_ipython().events.callbacks['post_run_cell'])"
-    output = shell(
-        f"before = {callbacks}",
-        INSTRUMENT,
         "instrumentation.uninstrument()",
         f"print('same callbacks:', before == {callbacks})",
         "raise ValueError('not observed')",
-        INSTRUMENT,
-        "monitel.torch.instrument(sources='-steps,-waits,-compilation')",
-        "raise ValueError('observed')",
-    )
+    ]
+    ended = run("-c", SHELL, json.dumps(cells), env={"IPYTHONDIR": str(tmp_path / "ipython")})
+    first, memory, *others = receiver.records()
+    assert "in load" in first.attributes["exception.stacktrace"]
+    assert ("out_of_memory", ERROR) == (memory.name, memory.severity)
+    assert f"{2**60} bytes" in memory.attributes["exception.message"]
+    assert [("exception", ERROR, message) for message in ("no such shard", "asynchronous", "division by zero")] == [
+        (each.name, each.severity, each.attributes["exception.message"]) for each in (first, *others)
+    ]
+    output = ended.stdout + ended.stderr
+    assert 1 == output.count("ValueError: no such shard")
     assert "same callbacks: True" in output
-    assert [("exception", ERROR, "observed")] == exported(receiver)
+    assert "Error in callback" not in output

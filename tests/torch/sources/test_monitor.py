@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 
 import monitel
 import monitel.torch
-from monitel.stats import window_sinks
-from monitel.stats.window import decode
+import monitel_otlp
 
 HOURS = timedelta(hours=100)
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive
@@ -27,40 +27,23 @@ def _monitored(only_flushes_poll: None) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_monitored")
-def test_stat_events_become_windows() -> None:
-    """A window has the numbers and the time of torch's event, and the current step; the event has torch's data."""
-    monitel.set_step(7)
-    wanted = [torch.monitor.Aggregation.MEAN, torch.monitor.COUNT, torch.monitor.SUM, torch.monitor.MAX]
-    stat = torch.monitor.Stat("torch.loss", [*wanted, torch.monitor.MIN], HOURS, 3)
-    before = datetime.now()  # noqa: DTZ005  naive, as torch's
-    with monitel.testing.capture_events() as events:
-        for sample in (1.0, 5.0, 3.0):
-            stat.add(sample)
-        monitel.flush()
-    (event,) = events
-    window = event.window
-    assert window is not None
-    assert (7, 7) == (event.step, window.last_step)
-    assert ("torch.loss", 3, 9.0, 1.0, 5.0) == (window.name, window.count, window.sum, window.min, window.max)
-    assert {"MEAN", "COUNT", "SUM", "MAX", "MIN"} == {each.name for each in window.definition.aggregations}
-    assert window.start_ns < window.end_ns
-    assert abs(window.end_ns / 1e9 - before.timestamp()) < 60
-    assert {"mean": 3.0, "count": 3.0, "sum": 9.0, "max": 5.0, "min": 1.0} == {
-        key.removeprefix("torch.loss."): value for key, value in event.data.items()
-    }
-    assert "torch.monitor.Stat" == event.name
-    assert window.end_ns / 1e9 == pytest.approx(event.timestamp.timestamp(), abs=2e-6)
-
-
-@pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize(
     ("wanted", "expected"),
-    [(["MEAN", "COUNT"], (2, 4.0, 2.0, 2.0)), (["SUM"], (1, 4.0, 4.0, 4.0)), (["MIN", "COUNT"], (2, 2.0, 1.0, 1.0))],
+    [
+        (["MEAN", "COUNT", "SUM", "MAX", "MIN"], (2, 4.0, 1.0, 3.0)),
+        (["MEAN", "COUNT"], (2, 4.0, 2.0, 2.0)),
+        (["SUM"], (1, 4.0, 4.0, 4.0)),
+        (["MIN", "COUNT"], (2, 2.0, 1.0, 1.0)),
+    ],
 )
-def test_missing_aggregations_are_filled_in(wanted: list[str], expected: Any) -> None:
-    """A missing number is computed from the others, or set to one of them. The event has only torch's numbers."""
-    aggregations = [getattr(torch.monitor.Aggregation, name) for name in wanted]
-    stat = torch.monitor.Stat("some", aggregations, HOURS, 2)
+def test_stat_events_become_windows(wanted: list[str], expected: Any) -> None:
+    """With the time of torch's event, and the current step; the event has torch's data.
+
+    A missing number is computed from the others, or set to one of them.
+    """
+    monitel.set_step(7)
+    stat = torch.monitor.Stat("torch.loss", [getattr(torch.monitor, name) for name in wanted], HOURS, 2)
+    before = datetime.now()  # noqa: DTZ005  naive, as torch's
     with monitel.testing.capture_events() as events:
         stat.add(1.0)
         stat.add(3.0)
@@ -68,9 +51,14 @@ def test_missing_aggregations_are_filled_in(wanted: list[str], expected: Any) ->
     (event,) = events
     window = event.window
     assert window is not None
+    assert ("torch.monitor.Stat", 7, 7, "torch.loss") == (event.name, event.step, window.last_step, window.name)
     assert expected == (window.count, window.sum, window.min, window.max)
-    assert sorted(wanted) == sorted(each.name for each in window.definition.aggregations)
-    assert len(wanted) == len(event.data)
+    assert {*wanted} == {each.name for each in window.definition.aggregations}
+    assert window.start_ns < window.end_ns
+    assert abs(window.end_ns / 1e9 - before.timestamp()) < 60
+    assert window.end_ns / 1e9 == pytest.approx(event.timestamp.timestamp(), abs=2e-6)
+    torchs = {"mean": 2.0, "count": 2.0, "sum": 4.0, "max": 3.0, "min": 1.0}
+    assert {f"torch.loss.{name.lower()}": torchs[name.lower()] for name in wanted} == event.data
 
 
 @pytest.mark.usefixtures("_monitored")
@@ -132,28 +120,23 @@ def test_forked_child_logs_only_its_events(run: Run) -> None:
     assert ["after False", "before True"] == sorted(run("-c", FORK).stdout.splitlines())
 
 
-def test_replace_puts_monitel_into_torch_monitor() -> None:
-    """All names are replaced until restore(). Replacing is idempotent."""
-    theirs = dict(vars(torch.monitor))
-    ours = {*("Stat", "Event", "Aggregation", "MEAN", "log_event", "register_event_handler", "STAT_EVENT")}
-    with monitel.torch.replace(), monitel.torch.replace():
-        for name in ours | {"_WaitCounter", "TensorboardEventHandler"}:
-            assert getattr(torch.monitor, name) is getattr(monitel, name)
-    assert theirs == vars(torch.monitor)
-
-
-def test_replace_before_instrument(only_flushes_poll: None) -> None:
-    """Code that logs through monitel's names logs each event once, and torch's own events are forwarded."""
+def test_replace_puts_monitel_into_torch_monitor(only_flushes_poll: None) -> None:
+    """All names, until restore(). Code that logs through them logs each event once; torch's own are forwarded."""
+    before = dict(vars(torch.monitor))
     theirs = torch.monitor.log_event, torch.monitor.Event
+    names = {"Stat", "Event", "Aggregation", "MEAN", "log_event", "register_event_handler", "STAT_EVENT"}
     with monitel.testing.capture_events() as events:
-        with monitel.torch.replace() as replaced, monitel.torch.instrument(sources="monitor"):
+        with monitel.torch.replace(), monitel.torch.replace() as last, monitel.torch.instrument(sources="monitor"):
+            for name in names | {"_WaitCounter", "TensorboardEventHandler"}:
+                assert getattr(torch.monitor, name) is getattr(monitel, name)
             log("ours")
             theirs[0](theirs[1]("theirs", MOMENT, {}))
             for _ in range(3):
                 monitel.flush()
-            replaced.restore()
+            last.restore()
         log("later")
         monitel.flush()
+    assert before == vars(torch.monitor)
     assert ["ours", "theirs"] == [event.name for event in events]
 
 
@@ -162,38 +145,22 @@ def log(name: str = "checkpoint") -> None:
     torch.monitor.log_event(torch.monitor.Event(name, MOMENT, {"bytes": 5}))
 
 
-def add() -> None:
-    """Close a window of a Stat of torch."""
-    torch.monitor.Stat("torch.loss", [torch.monitor.MEAN], timedelta(hours=1), 1).add(0.5)
-
-
 @pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize("flush", [monitel.flush, monitel.close_expired_windows])
-def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], object]) -> None:
-    """Without a flush nothing is logged. The windows are stored by exporters, as those of monitel's Stats are."""
-    stored: list[tuple[str, float]] = []
-
-    def store(definition: monitel.StatDefinition, window: monitel.Window, content: bytes) -> None:
-        stored.append((definition.name, decode(content).sum))
-        assert window.sum == stored[-1][1]
-
-    window_sinks.add(store)
-    with monitel.testing.capture_events() as events:
-        log()
-        add()
-        assert [] == events
-        flush()
-        assert [monitel.Event("checkpoint", MOMENT, {"bytes": 5})] == [
-            each for each in events if each.name == "checkpoint"
-        ]
-        assert ["torch.loss"] == [
-            event.window.name for event in events if event.window and "torch" in event.window.name
-        ]
-        count = len(events)
-        flush()
-        assert count == len(events)
-    window_sinks.remove(store)
-    assert [("torch.loss", 0.5)] == [each for each in stored if "torch" in each[0]]
+def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], object], receiver: Receiver) -> None:
+    """Without a flush nothing is logged. The windows are delivered as those of monitel's Stats are."""
+    with monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0):
+        with monitel.testing.capture_events() as events:
+            log()
+            torch.monitor.Stat("torch.loss", [torch.monitor.MEAN], HOURS, 1).add(0.5)
+            assert [] == events
+            flush()
+            assert monitel.Event("checkpoint", MOMENT, {"bytes": 5}) in events
+            names = [event.window.name if event.window else event.name for event in events]
+            flush()
+        assert ["checkpoint", "torch.loss"] == sorted(names)
+        assert len(names) == len(events)
+    assert ([0.5], ["checkpoint"]) == (receiver.values("torch.loss.mean"), receiver.record_names())
 
 
 @pytest.mark.usefixtures("_monitored")

@@ -11,7 +11,6 @@ from tests.support.paths import ROOT
 import monitel.torch
 from monitel.torch.instrumentation import SOURCES
 
-REST = ["steps", "stuck", "monitor", "process_groups", "tensors"]
 DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch.instrument).parameters.items()}
 
 
@@ -33,8 +32,10 @@ def used(**given: Any) -> dict[str, Any]:
     [
         ("steps, tensors", ["steps", "tensors"]),
         (["waits"], ["waits"]),
-        ("-stages,-loading,-waits,-compilation,-failures,-checkpoints", REST),
-        (("-stages", "-loading", "-waits", "-compilation", "+failures", "-failures", "-checkpoints"), REST),
+        (
+            "-stages,-loading,-waits,-compilation,+failures,-failures,-checkpoints",
+            ["steps", "stuck", "monitor", "process_groups", "tensors"],
+        ),
         ([], []),
     ],
 )
@@ -94,23 +95,14 @@ def test_wrong_value_is_one_warning_and_the_default(
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (
-            {"samples_per_step": 0},
-            ValueError,
-            "samples_per_step must be a positive and finite number, or callable, got 0",
-        ),
+        ({"samples_per_step": 0}, ValueError, "samples_per_step must be a positive and finite number, or callable, "),
         ({"flops_per_step": 1e9}, ValueError, "flops_per_step and peak_flops must be given together"),
-        (
-            {"stuck_after": float("nan")},
-            ValueError,
-            "stuck_after must be None or a positive number of seconds, got nan",
-        ),
+        ({"stuck_after": float("nan")}, ValueError, "stuck_after must be None or a positive number of seconds, got"),
         ({"rank_group": ""}, ValueError, "rank_group must be None or a name, got an empty str"),
         ({"stepz": True}, TypeError, r"instrument\(\) got an unexpected keyword argument 'stepz'"),
         ({"sources": "steps,batches"}, ValueError, "sources must be names of stages_on_device, .*, got 'batches'"),
         ({"sources": True}, TypeError, "sources must be names of sources, got True"),
         ({"sources": iter(["steps"])}, TypeError, "sources must be names of sources, got <list_iterator"),
-        ({"sources": [1]}, TypeError, "sources must be names of sources, got"),
         ({"sources": "-failures,steps"}, ValueError, "sources must all have a sign, to change the default, or none"),
         ({"sources": "--steps"}, ValueError, "got '--steps'"),
         ({"sources": ["stages_on_device"]}, ValueError, "stages_on_device requires stages"),

@@ -1,8 +1,8 @@
 """Rates of samples, tokens and FLOPs: amounts over wall time, beside a truth that the tests compute."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,50 +12,23 @@ import monitel
 import monitel.torch
 from monitel.testing import ManualClock
 
-Start = Callable[..., "Loop"]
+Step = Callable[..., None]
 
-
-class Loop:
-    """A training loop whose seconds the test decides.
-
-    Attributes:
-        ends: Time and number of samples so far, at the end of each step.
-    """
-
-    def __init__(self, clock: ManualClock, **options: Any) -> None:
-        self.running = monitel.torch.instrument(sources="-stages,-failures", **options)
-        self.ends: list[tuple[float, float]] = []
-        self._clock = clock
-        self._optimizer = sgd()
-
-    def step(self, seconds: float, samples: float = 0) -> None:
-        """Let a step take some time, and count its samples if instrument() does not."""
-        self._clock.advance(seconds)
-        if samples:
-            monitel.counter("training.samples").add(samples)
-        self._optimizer.step()
-        self.ends.append((self._clock.monotonic_ns() / 1e9, total("samples")))
-
-    def end(self) -> None:
-        self.running.uninstrument()
-
-    def true_rate(self, first: int = 0, last: int = -1) -> float:
-        """Return samples per second from the end of one step to the end of another."""
-        (since, before), (until, after) = self.ends[first], self.ends[last]
-        return (after - before) / (until - since)
+instrument = partial(monitel.torch.instrument, sources="-stages,-failures")
 
 
 @pytest.fixture
-def start(clock: ManualClock, only_flushes_poll: None) -> Iterator[Callable[..., Loop]]:
-    """Provide a function that starts a loop with options of instrument()."""
-    with ExitStack() as stack:
+def step(clock: ManualClock, only_flushes_poll: None) -> Step:
+    """Provide a function that lets a step take some time, and counts its samples if instrument() does not."""
+    optimizer = sgd()
 
-        def start(**options: Any) -> Loop:
-            loop = Loop(clock, **options)
-            stack.callback(loop.end)
-            return loop
+    def step(seconds: float, samples: float = 0) -> None:
+        clock.advance(seconds)
+        if samples:
+            monitel.counter("training.samples").add(samples)
+        optimizer.step()
 
-        yield start
+    return step
 
 
 def logged(events: list[monitel.Event], name: str = "training.samples.rate") -> list[float]:
@@ -63,40 +36,40 @@ def logged(events: list[monitel.Event], name: str = "training.samples.rate") -> 
     return [float(each[name]) for each in numbers if name in each]
 
 
-def test_one_value_per_window(start: Start, events: list[monitel.Event]) -> None:
+def test_one_value_per_window(step: Step, events: list[monitel.Event]) -> None:
     """A window's rate is that between its last step and the last step of the window before it."""
-    loop = start(window_size=10.0)
-    for number in range(1, 40):
-        loop.step(0.75, samples=number)
-        monitel.close_expired_windows()
-    loop.end()
-    ends = [13, 26, 38]  # the steps that end at 10.5, 20.25 and 29.25 s
-    pairs = zip([0, *ends], ends, strict=False)
-    assert [pytest.approx(loop.true_rate(*pair)) for pair in pairs] == logged(events)
-    assert [14, 27, 39] == [event.step for event in events if isinstance(event, monitel.LoggedNumbers)]
+    with instrument(window_size=10.0):
+        for number in range(1, 40):
+            step(0.75, samples=number)
+            monitel.close_expired_windows()
+    ends = [14, 27, 39]  # the steps that end at 10.5, 20.25 and 29.25 s
+    assert [
+        pytest.approx(sum(range(first + 1, last + 1)) / (last - first) / 0.75)
+        for first, last in zip([1, *ends], ends, strict=False)
+    ] == logged(events)
+    assert ends == [event.step for event in events if isinstance(event, monitel.LoggedNumbers)]
 
 
-def test_pause_is_zero_and_its_time_counts(start: Start, clock: ManualClock, events: list[monitel.Event]) -> None:
+def test_pause_is_zero_and_its_time_counts(step: Step, clock: ManualClock, events: list[monitel.Event]) -> None:
     """The time of an evaluation is in the windows without steps, and the rest of it in the next window's rate."""
-    loop = start(window_size=10.0, samples_per_step=8)
-    for _ in range(9):
-        loop.step(1.0)
-    for _ in range(6):
-        clock.advance(5.0)
+    with instrument(window_size=10.0, samples_per_step=8):
+        for _ in range(9):
+            step(1.0)
+        for _ in range(6):
+            clock.advance(5.0)
+            monitel.close_expired_windows()
+        step(4.0)
+        clock.advance(2.0)
         monitel.close_expired_windows()
-    loop.step(4.0)
-    clock.advance(2.0)
-    monitel.close_expired_windows()
     # from 1 to 9 s; to the end of the second window at 24 s, and of the third one at 34 s; to the step at 43 s
     assert [8.0, 0.0, 0.0, 8 / 9] == logged(events)
 
 
-def test_rates_of_amounts_per_step(start: Start, events: list[monitel.Event]) -> None:
+def test_rates_of_amounts_per_step(step: Step, events: list[monitel.Event]) -> None:
     """Samples, tokens and utilization have one event."""
-    loop = start(samples_per_step=32, tokens_per_step=1000.5, flops_per_step=3e12, peak_flops=4e12)
-    for seconds in (9.0, 2.0, 6.0):
-        loop.step(seconds)
-    loop.end()
+    with instrument(samples_per_step=32, tokens_per_step=1000.5, flops_per_step=3e12, peak_flops=4e12):
+        for seconds in (9.0, 2.0, 6.0):
+            step(seconds)
     (event,) = (event for event in events if isinstance(event, monitel.LoggedNumbers))
     assert {
         "training.samples.rate": 2 * 32 / 8,
@@ -108,7 +81,7 @@ def test_rates_of_amounts_per_step(start: Start, events: list[monitel.Event]) ->
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), ValueError], ids=str)
-def test_bad_amount_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_amount_counts_nothing(bad: Any, step: Step, caplog: pytest.LogCaptureFixture) -> None:
     """The loop continues, and the other amounts count. An exception is logged once, a wrong number is left out."""
     results = iter([2, bad, 3, bad])
 
@@ -118,11 +91,10 @@ def test_bad_amount_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCap
             raise ValueError("no batch")
         return result
 
-    loop = start(samples_per_step=samples, tokens_per_step=10)
-    with caplog.at_level(logging.WARNING, "monitel.torch"):
+    caplog.set_level(logging.WARNING, "monitel.torch")
+    with instrument(samples_per_step=samples, tokens_per_step=10):
         for _ in range(4):
-            loop.step(1.0)
-    loop.end()
+            step(1.0)
     assert (5, 40) == (total("samples"), total("tokens"))
     logged = [record.message.split()[0] for record in caplog.records if record.name == "monitel.torch"]
     expected = (["samples_per_step"], 0) if bad is ValueError else ([], 2)
@@ -130,18 +102,17 @@ def test_bad_amount_counts_nothing(bad: Any, start: Start, caplog: pytest.LogCap
     caplog.clear()  # the records have exceptions
 
 
-def test_rate_follows_the_counter_of_the_user(start: Start, clock: ManualClock, events: list[monitel.Event]) -> None:
+def test_rate_follows_the_counter_of_the_user(step: Step, clock: ManualClock, events: list[monitel.Event]) -> None:
     """The counter may be created at any time, have a total before the first step, or another unit."""
     monitel.counter("training.tokens", unit="byte").add(1_000_000)
-    loop = start()
-    loop.step(5.0)
-    samples = monitel.counter("training.samples")
-    for batch in (3, 5, 9):
-        samples.add(batch)
-        monitel.counter("training.tokens").add(100 * batch)
-        clock.advance(1.0)
-    loop.step(1.0)
-    samples.add(1_000)  # of the next step, which does not end
-    loop.end()
+    with instrument():
+        step(5.0)
+        samples = monitel.counter("training.samples")
+        for batch in (3, 5, 9):
+            samples.add(batch)
+            monitel.counter("training.tokens").add(100 * batch)
+            clock.advance(1.0)
+        step(1.0)
+        samples.add(1_000)  # of the next step, which does not end
     assert [(3 + 5 + 9) / 4] == logged(events)
     assert [1700 / 4] == logged(events, "training.tokens.rate")

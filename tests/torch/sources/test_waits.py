@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -14,51 +14,43 @@ import monitel
 import monitel.torch
 from monitel.testing import ManualClock
 
+Guard = Callable[[], Any]
+Passing = Callable[[float], None]
+
 LIMIT = 300.0
 _DEADLINE = 60
 
 
-class Watch:
-    """A training thread that waits, and this thread, which polls while the time of a manual clock passes."""
+@contextmanager
+def waiting(
+    guard: Callable[[], Any], within: str | None = None, *, trains: bool = True
+) -> Iterator[Callable[[], None]]:
+    """Have another thread make a step, enter an activity, and wait; provide a function that ends the wait."""
+    waits, end, left, done = (threading.Event() for _ in range(4))
 
-    def __init__(self, clock: ManualClock) -> None:
-        self._clock = clock
-        self._waits, self._end, self._left, self._done = (threading.Event() for _ in range(4))
-        self._thread: threading.Thread | None = None
-
-    def train(self, guard: Callable[[], Any], within: str | None = None) -> None:
-        """Start the training thread, which makes a step, enters an activity, and waits."""
-
-        def run() -> None:
+    def run() -> None:
+        if trains:
             monitel.set_step(1)
-            with nullcontext() if within is None else monitel.activity(within):
-                with guard():
-                    self._waits.set()
-                    assert self._end.wait(_DEADLINE)
-                self._left.set()
-                assert self._done.wait(_DEADLINE)
+        with nullcontext() if within is None else monitel.activity(within):
+            with guard():
+                waits.set()
+                assert end.wait(_DEADLINE)
+            left.set()
+            assert done.wait(_DEADLINE)
 
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
-        assert self._waits.wait(_DEADLINE)
+    def end_wait() -> None:
+        end.set()
+        assert left.wait(_DEADLINE)
 
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass, with a flush before, each minute, and at the end."""
-        monitel.flush()
-        while seconds > 0:
-            self._clock.advance(min(seconds, 60))
-            seconds -= 60
-            monitel.flush()
-
-    def end_wait(self) -> None:
-        self._end.set()
-        assert self._left.wait(_DEADLINE)
-
-    def close(self) -> None:
-        self._end.set()
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join(_DEADLINE)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        assert waits.wait(_DEADLINE)
+        yield end_wait
+    finally:
+        end.set()
+        done.set()
+        thread.join(_DEADLINE)
 
 
 def own() -> Any:
@@ -70,67 +62,62 @@ def torchs() -> Any:
 
 
 @pytest.fixture
-def watch(clock: ManualClock, only_flushes_poll: None) -> Iterator[Watch]:
-    """Instrument, and provide a training thread."""
+def pass_time(clock: ManualClock, only_flushes_poll: None) -> Iterator[Callable[[float], None]]:
+    """Instrument, and provide a function that lets time pass, with a flush before, each minute, and at the end."""
+
+    def pass_time(seconds: float) -> None:
+        monitel.flush()
+        while seconds > 0:
+            clock.advance(min(seconds, 60))
+            seconds -= 60
+            monitel.flush()
+
     with monitel.torch.instrument(sources="-stages,-steps", stuck_after=LIMIT, window_size=float("inf")):
-        watch = Watch(clock)
-        yield watch
-        watch.close()
+        yield pass_time
 
 
 @pytest.mark.parametrize("guard", [own, torchs])
-def test_wait_over_the_limit_is_stuck(watch: Watch, guard: Callable[[], Any]) -> None:
+def test_wait_over_the_limit_is_stuck(pass_time: Passing, guard: Guard) -> None:
     """From the limit until the next poll after the wait."""
-    watch.train(guard)
-    watch.pass_time(LIMIT - 1)
-    assert "step" == activity()
-    watch.pass_time(1)
-    assert "stuck" == activity()
-    watch.end_wait()
-    monitel.flush()
-    assert "step" == activity()
+    with waiting(guard) as end_wait:
+        pass_time(LIMIT - 1)
+        assert "step" == activity()
+        pass_time(1)
+        assert "stuck" == activity()
+        end_wait()
+        monitel.flush()
+        assert "step" == activity()
 
 
-@pytest.mark.parametrize(("name", "stuck"), [("checkpoint.save", False), ("data", False), ("init", True)])
-def test_waits_of_other_activities_belong_to_them(watch: Watch, name: str, stuck: bool) -> None:
+@pytest.mark.parametrize(("name", "found"), [("checkpoint.save", None), ("data", None), ("init", "stuck")])
+def test_waits_of_other_activities_belong_to_them(pass_time: Passing, name: str, found: str | None) -> None:
     """A collective during a checkpoint is part of the checkpoint; a rank that never starts makes ``init`` stuck."""
-    watch.train(own, name)
-    watch.pass_time(LIMIT * 3)
-    assert ("stuck" if stuck else name) == activity()
+    with waiting(own, name):
+        pass_time(LIMIT * 3)
+        assert (found or name) == activity()
 
 
-def test_training_that_goes_on_is_not_stuck(watch: Watch) -> None:
+def test_training_that_goes_on_is_not_stuck(pass_time: Passing) -> None:
     """A step begins the time limit again, and ends ``stuck`` even if the wait goes on, as a callback may train."""
-    watch.train(own)
-    for step in range(2, 8):
-        watch.pass_time(LIMIT / 2)
+    with waiting(own):
+        for step in range(2, 8):
+            pass_time(LIMIT / 2)
+            assert "step" == activity()
+            monitel.set_step(step)
+        pass_time(LIMIT)
+        assert "stuck" == activity()
+        monitel.set_step(100)
+        monitel.flush()
         assert "step" == activity()
-        monitel.set_step(step)
-    watch.pass_time(LIMIT)
-    assert "stuck" == activity()
-    monitel.set_step(100)
-    monitel.flush()
-    assert "step" == activity()
 
 
-def test_wait_of_another_thread_is_an_event_and_not_stuck(watch: Watch, events: list[monitel.Event]) -> None:
+def test_wait_of_another_thread_is_an_event_and_not_stuck(pass_time: Passing, events: list[monitel.Event]) -> None:
     """The training thread works meanwhile: it executes other instructions from poll to poll."""
-    waits, end = threading.Event(), threading.Event()
-
-    def other() -> None:
-        with own():
-            waits.set()
-            assert end.wait(_DEADLINE)
-
     monitel.set_step(1)
-    thread = threading.Thread(target=other)
-    thread.start()
-    assert waits.wait(_DEADLINE)
-    for _ in range(3):
-        watch.pass_time(LIMIT)
-        assert "step" == activity()
-    end.set()
-    thread.join(_DEADLINE)
+    with waiting(own, trains=False):
+        for _ in range(3):
+            pass_time(LIMIT)
+            assert "step" == activity()
     assert ["barrier"] == [event.data["wait.key"] for event in events if event.name == "wait.stuck"]
 
 

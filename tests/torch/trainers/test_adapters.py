@@ -28,10 +28,6 @@ each_trainer = pytest.mark.parametrize("name", TRAINERS)
 COUNTING = ["lightning", "transformers"]  # accelerate's tracker sees neither batches nor evaluations
 
 
-def configure(receiver: Receiver) -> Any:
-    return monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0)
-
-
 def totals(receiver: Receiver, rank: int | None = None) -> dict[str, float]:
     """Return the last values of the step and the counters of work, of one rank."""
     found: dict[str, float] = {}
@@ -56,7 +52,8 @@ def test_exception_in_training(name: str, receiver: Receiver) -> None:
             raise RuntimeError("out of luck")
 
     truth.before_step = fail
-    with pytest.raises(RuntimeError, match="out of luck"), configure(receiver):
+    pipeline = monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0)
+    with pytest.raises(RuntimeError, match="out of luck"), pipeline:
         TRAINERS[name](truth)
     assert ["failed"] == [record.attributes["run.status"] for record in receiver.records("run.ended")]
     assert ([0, 1, 2] if name == "lightning" else [1, 2, 3]) == losses(receiver)

@@ -16,12 +16,8 @@ import monitel
 
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
-DATA, OPTIMIZER, OTHER, EVALUATION = (
-    STEP["data"],
-    STEP["optimizer"],
-    STEP["other"],
-    1000,
-)  # seconds, the last of a batch
+DATA, OPTIMIZER, OTHER = (STEP[name] for name in ("data", "optimizer", "other"))
+EVALUATION = 1000  # seconds of a batch
 
 Stages = Callable[[], dict[str, monitel.Window]]
 
@@ -99,23 +95,15 @@ class Logging(Callback):  # type: ignore[misc]
         module.work.takes(OTHER)
 
 
-def fit(model: Automatic, rows: int, evaluation: int = 0, **options: Any) -> None:
-    """Train with Lightning, and evaluate so many batches at the end of each epoch."""
-    usual = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "max_epochs": 1}
-    usual |= {"logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0, "callbacks": [Logging()]}
-    loaders = [DataLoader(Rows(model.work, rows))]
-    if evaluation:
-        loaders.append(DataLoader(Rows(model.work, evaluation, EVALUATION)))
-    Trainer(**{**usual, **options}).fit(model, *loaders)
-
-
-@pytest.mark.parametrize(("evaluated", "seconds"), [(0, 0), (3, 3 * 3 * 2 * EVALUATION)])
-def test_lightning(evaluated: int, seconds: int, work: Work, stages: Stages) -> None:
+def test_lightning(work: Work, stages: Stages) -> None:
     """Each step is a cycle, over the end of an epoch, too. Batches and forwards of a validation are ``other``."""
-    fit(Automatic(work), 4, evaluated, val_check_interval=2, max_epochs=2)
+    options: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
+    options |= {"logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0, "callbacks": [Logging()]}
+    loaders = [DataLoader(Rows(work, 4)), DataLoader(Rows(work, 3, EVALUATION))]
+    Trainer(**options, max_epochs=2, val_check_interval=2).fit(Automatic(work), *loaders)
     found = stages()
     assert {7} == {window.count for window in found.values()}
-    assert times(7, optimizer=7 * OPTIMIZER, other=seconds) == sums(found)
+    assert times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION) == sums(found)
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]
@@ -130,37 +118,29 @@ class Steps(TrainerCallback):  # type: ignore[misc]
     on_substep_end = on_step_end
 
 
-def train(work: Work, rows: int, **options: Any) -> None:
-    usual = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no", "num_train_epochs": 1}
-    usual |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "max_grad_norm": 0.0}
-    arguments = TrainingArguments("out", **{**usual, **options})
+@pytest.mark.parametrize("accumulated", [1, 2])
+def test_transformers(work: Work, accumulated: int, stages: Stages) -> None:
+    """Its loader requests a batch ahead, so the last steps of an epoch request none, and the first one two.
+
+    The batches of a step are requested at once, so the time between its micro-batches is in ``forward``.
+    """
+    options: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no"}
+    options |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "max_grad_norm": 0.0}
+    options |= {"num_train_epochs": 2, "gradient_accumulation_steps": accumulated, "eval_strategy": "epoch"}
     trainer = TransformersTrainer(
-        *(Net(work), arguments),
-        train_dataset=Rows(work, rows),
+        *(Net(work), TrainingArguments("out", **options)),
+        train_dataset=Rows(work, 4 * accumulated),
         eval_dataset=Rows(work, 3, EVALUATION),
         optimizers=(work.optimizer(), None),
         callbacks=[Steps(work)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-
-
-def test_transformers(work: Work, stages: Stages) -> None:
-    """Its loader requests a batch ahead, so the last steps of an epoch request none, and the first one two."""
-    train(work, 4, num_train_epochs=2)
     found = stages()
     assert {7} == {window.count for window in found.values()}
-    assert times(7, optimizer=7 * OPTIMIZER, data=-DATA) == sums(found)
-
-
-def test_transformers_accumulates_and_evaluates(work: Work, stages: Stages) -> None:
-    """The batches of a step are requested at once, so the time between its micro-batches is in ``forward``."""
-    train(work, 8, gradient_accumulation_steps=2, eval_strategy="steps", eval_steps=1)
-    found = stages()
-    assert {3} == {window.count for window in found.values()}
-    evaluations, between = 3 * 3 * 2 * EVALUATION, 3 * OTHER
-    more = {"optimizer": 3 * OPTIMIZER, "data": -DATA, "other": evaluations - between, "forward": between}
-    assert times(6, **more) == sums(found)
+    between = 7 * OTHER * (accumulated - 1)
+    more = {"optimizer": 7 * OPTIMIZER, "data": -DATA, "other": 3 * 2 * EVALUATION - between, "forward": between}
+    assert times(7 * accumulated, **more) == sums(found)
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
