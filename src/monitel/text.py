@@ -185,6 +185,12 @@ def percent(share: float) -> str:
     return "<1 %" if 0 < share < 5e-3 else f"{100 * share:.0f} %"  # noqa: PLR2004  half a percent
 
 
+def bytes_in_words(size: float) -> str:
+    """Return a number of bytes, such as ``512 MiB`` or ``1.5 GiB``."""
+    mib = size / (1 << 20)
+    return f"{mib:.3g} MiB" if mib < 999.5 else f"{mib / 1024:.3g} GiB"  # noqa: PLR2004  three digits
+
+
 def duration(time_ns: float) -> str:
     """Return a time: three digits below a minute, such as ``800 ms``, from there two units: ``2 h 13 min``."""
     if not math.isfinite(time_ns):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +13,7 @@ from typing import TextIO
 
 from monitel.blackbox.process import Owner
 from monitel.console.job import Job, jobs_of, with_pool_workers_completed
+from monitel.console.outcome import outcome, record_command
 from monitel.console.reader import within
 from monitel.console.report import is_wanted, write_job
 from monitel.console.runs import is_given
@@ -23,7 +21,7 @@ from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
-from monitel.text import Screen, counted, duration, labelled, named, near, printable, replay_command, step_rate, wrapped
+from monitel.text import Screen, counted, duration, labelled, named, near, printable, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
@@ -218,9 +216,7 @@ def _death(process: Process) -> str:
         text += f", in {process.last_place}"
     if process.failure:
         text += f"; {process.failure}"
-    left = os.path.lexists(process.spool)  # else its telemetry is delivered
-    record = shlex.quote(process.spool)  # its process id leads only to the usual folders
-    return f"{text}; {f'monitel autopsy {record}' if left else 'see the event process.died'}"
+    return f"{text}; {record_command(process) or 'see the event process.died'}"
 
 
 def _endings(job: Job, *, several: bool) -> Iterator[str]:
@@ -235,28 +231,3 @@ def _endings(job: Job, *, several: bool) -> Iterator[str]:
         ranks = [each for each in ended if each.rank is not None]
         who = named(ended, _RANKS if len(ranks) == len(ended) else 4)
         yield f"{who}{suffix}: {failure}" if failure else f"{who} {status}{suffix}"
-
-
-def outcome(processes: Iterable[Process]) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each row about items; none if nothing was recorded."""
-    delivered, dropped = Counter[str](), Counter[str]()
-    on_disk, spools = 0, []
-    for each in (report for process in processes for report in process.reports):
-        stored = each.stored or any(account.on_disk for account in each.accounts.values())
-        stored = stored and os.path.lexists(each.spool)  # otherwise it was delivered after the end of the process
-        spools += [each] if stored else []
-        for signal, account in each.accounts.items():
-            delivered[signal] += account.delivered + (0 if stored else account.on_disk)
-            on_disk += account.on_disk if stored else 0
-            dropped.update(account.dropped)
-    if sum(delivered.values()):
-        spans = f", {delivered['traces']:,} spans" if delivered["traces"] else ""
-        yield "exported", f"{delivered['metrics']:,} windows and numbers, {delivered['logs']:,} events{spans}"
-    if spools:
-        what = counted(on_disk, "item") if on_disk else "values of instruments"
-        # The folder that holds the spools: in further spools there is what the processes had on disk before.
-        folders = sorted({str(Path(each.spool).parent) for each in spools})
-        yield "on disk", f"{what}, deliver with: {'; '.join(map(replay_command, folders))}"
-    if lost := sum(dropped.values()):
-        reasons = ", ".join(f"{reason} {items:,}" for reason, items in sorted(dropped.items()))
-        yield "lost", f"{counted(lost, 'item')} ({reasons})"

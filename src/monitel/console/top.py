@@ -20,6 +20,7 @@ from monitel.runs.process import Process, State
 from monitel.text import (
     CommandError,
     Screen,
+    bytes_in_words,
     columns_of,
     counted,
     duration,
@@ -199,11 +200,6 @@ def _step(step: int) -> str:
     return str(step) if step < 10**9 else f"{step:.3e}"  # it may be a number of tokens
 
 
-def _bytes(size: float) -> str:
-    mib = size / (1 << 20)
-    return f"{mib:.3g} MiB" if mib < 999.5 else f"{mib / 1024:.3g} GiB"  # noqa: PLR2004  three digits
-
-
 def _state(process: Process, *_: object) -> Cell:
     return process.state.value, "?" if process.problem else process.state.value
 
@@ -247,9 +243,9 @@ COLUMNS = (
     Column("value", "LOSS", 7, 9, _of("value", number)),
     Column("goodput", "GOODPUT", 7, 8, _of("goodput", percent)),
     Column("cpu", "CPU", 5, 7, _of("cpu", percent)),
-    Column("memory", "MEM", 8, 5, _of("memory", _bytes)),
+    Column("memory", "MEM", 8, 5, _of("memory", bytes_in_words)),
     Column("gpu", "GPU", 5, 6, _of("gpu", percent), optional=True),
-    Column("gpu-memory", "GPU MEM", 8, 4, _of("gpu_memory", _bytes), optional=True),
+    Column("gpu-memory", "GPU MEM", 8, 4, _of("gpu_memory", bytes_in_words), optional=True),
     Column("waiting", "WAITING", 22, 14, _waiting, number=False),
     Column("activity", "ACTIVITY", 12, 0, _activity, number=False, descending=False),
     Column("event", "LAST EVENT", 18, 1, _event, number=False),

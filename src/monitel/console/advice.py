@@ -1,0 +1,71 @@
+"""The next thing to do about a verdict: a sentence for each kind in docs/reference/verdicts.md, and a command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from monitel.console.outcome import record_command
+from monitel.runs.shares import largest_overhead, parts_of, sentences
+
+if TYPE_CHECKING:
+    from monitel.console.job import Job
+    from monitel.runs.history import RunTime
+
+_AUTOPSY = "monitel autopsy"  # of processes that run
+_MUCH = 10  # percent of the time, from which an overhead is worth a remedy
+_LOADER = "more workers for the loader, faster storage, or a copy on the local disk"
+_SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.checkpoint.async_save()"
+
+_BY_KIND = {
+    "failed": ("Read the exception below. If several ranks failed, the first one is usually the cause.", ""),
+    "ended": ("Read the end of its output. This in front of the command records its exit status:", "monitel run --"),
+    "silent": ("See what the kernel knows about it, for instance the signal that has stopped it:", _AUTOPSY),
+    "stuck": ("Look at the stack of the rank that the others wait for: it has the line.", _AUTOPSY),
+    "paused": ("A pause ends by itself. If it is too long: longer intervals, less data, or a separate job.", ""),
+    "no-steps": ("The stacks show whether a rank hangs, or evaluates outside of an activity.", _AUTOPSY),
+    "starting": ("Ranks in init wait for those that are not in it yet: look at these.", _AUTOPSY),
+    "compile-storm": ("Mark the shapes that change as dynamic, or pad batches. torch.recompile has the reason.", ""),
+    "input-bound": (f"The loader is slower than the step: {_LOADER}.", ""),
+    "checkpoint-bound": (f"Make checkpoints cheaper: {_SAVE_LESS}.", ""),
+    "unknown": ("Call monitel.torch.instrument(), or without torch monitel.set_step() in each step.", ""),
+    "healthy": ("Nothing needs to be done. To compare it with other runs, see their names:", "monitel runs"),
+}
+#: What to look at on a late rank, by the stage.
+_BY_STAGE = {
+    "data": f"Compare its disk, its CPUs and its samples with those of other ranks. Often helpful: {_LOADER}.",
+    "forward": "Look at temperature, power and clock of its GPU, and at the lengths of its batches.",
+    "backward": "Look at temperature, power and clock of its GPU, and at gradient hooks that only it has.",
+    "optimizer": "Look for values that it moves to the host, such as clipped norms, and at the memory of its host.",
+    "other": "Look at its code between optimizer.step() and the next batch: it may log, evaluate or save for all.",
+}
+_REMEDIES = {
+    "data": _LOADER,
+    "startup": "a local environment, or data sets that are prepared before",
+    "init": "look for the rank that comes late, with the shortest init",
+    "compile": "mark the shapes that change as dynamic, or pad batches",
+    "checkpoint.save": _SAVE_LESS,
+    "checkpoint.load": "a sharded checkpoint, or read it once and broadcast it",
+    "evaluation": "longer intervals, a part of the data, or a separate job",
+    "repeated": "more frequent checkpoints, because half an interval is repeated per failure on average",
+    "down": "automatic restarts, or spare nodes",
+}
+
+
+def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
+    """Return a sentence about the verdict, and a command that can be pasted; empty if there is none."""
+    found = job.verdict
+    if found.kind == "dead":
+        command = next(filter(None, map(record_command, job.deaths)), "")
+        record = "its record" if command else "the event process.died"
+        return f"Look at what it was doing, below; {record} has its waits and its last events, too.", command
+    if found.kind == "late-rank":
+        return _BY_STAGE.get(found.stage, "Compare a profile of this rank with one of another rank."), ""
+    overhead = None if time is None else largest_overhead(parts_of(time.activities))
+    if found.kind == "healthy" and time and overhead and overhead.percent >= _MUCH and overhead.name in _REMEDIES:
+        return f"The steps are fine, but {sentences(time)[0]}: {_REMEDIES[overhead.name]}.", ""
+    text, command = _BY_KIND[found.kind]
+    if command != _AUTOPSY:
+        return text, command
+    about = [each.pid for each in job.running if each.rank == found.rank]
+    pid = f" {about[0]}" if found.rank is not None and about and about[0] else ""
+    return text, "" if job.over else f"{command}{pid}"
