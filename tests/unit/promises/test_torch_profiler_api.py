@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import json
 import os
 import re
 import threading
@@ -239,8 +238,8 @@ def test_trace_has_everything_about_the_ranges(clock: ManualClock, tmp_path: Pat
     assert ("an id", 'x"\\\n', {"lr": 0.1}) == (trace["trace_id"], trace["run"], trace["settings"])
 
 
-def test_each_line_of_a_trace_nests(tmp_path: Path) -> None:
-    """Threads and tasks have their own lines; a range that overlaps others goes to a second line."""
+def test_range_that_outlives_its_parent_is_not_its_child(clock: ManualClock, tmp_path: Path) -> None:
+    """As steps of an epoch can. In a trace it goes to a second line; each thread has its own."""
 
     def work() -> None:
         with record_function("in thread"):
@@ -248,23 +247,28 @@ def test_each_line_of_a_trace_nests(tmp_path: Path) -> None:
 
     with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as prof:
         prof.step()
+        clock.advance(1)
         with record_function("epoch"):
-            for _ in range(2):
-                with record_function("batch"):
-                    pass
-                prof.step()
             thread = threading.Thread(target=work, name="loader")
             thread.start()
             thread.join(60)
-    with profile() as threads:
-        thread = threading.Thread(target=work, name="loader")
-        thread.start()
-        thread.join(60)
+            for _ in range(2):
+                clock.advance(1)
+                with record_function("batch"):
+                    clock.advance(1)
+                prof.step()
+    first, *events = [event for event in prof.events() if event.name != "in thread"]
+    assert [
+        *(("ProfilerStep#1", None), ("epoch", None), ("batch", "epoch")),
+        *(("ProfilerStep#2", "epoch"), ("batch", "ProfilerStep#2")),
+    ] == [(event.trace_name, event.cpu_parent and event.cpu_parent.trace_name) for event in (first, *events)]
+    total = events[-1].time_range.end - events[0].time_range.start
+    assert total == sum(event.self_cpu_time_total for event in events)
     assert {
         "MainThread": ["ProfilerStep#1", "batch", "ProfilerStep#2", "batch"],
         "MainThread, 2": ["epoch"],
         "loader": ["in thread"],
-    } == {**lines(exported(prof, tmp_path)), **lines(exported(threads, tmp_path))}
+    } == lines(exported(prof, tmp_path))
 
 
 def test_trace_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
@@ -320,31 +324,10 @@ def test_stacks_are_paths_of_ranges_with_their_own_times(clock: ManualClock, tmp
         other.export_stacks(tmp_path / "none.txt")
 
 
-def test_execution_trace_is_a_graph_of_the_ranges(tmp_path: Path) -> None:
-    """``ExecutionTraceObserver`` writes them with their nesting when the profile is left."""
-    path = tmp_path / "graph.json"
+def test_execution_trace_is_a_graph_of_the_ranges_with_their_ids_in_the_traces(tmp_path: Path) -> None:
+    """``rf_id`` is ``Record function id`` of the trace, in each cycle; the file is written when the profile is left."""
+    path, traces = tmp_path / "graph.json", list[Path]()
     observer = profiler.ExecutionTraceObserver().register_callback(path)
-    plan = schedule(wait=1, warmup=1, active=1, repeat=1)
-    with profile(schedule=plan, execution_trace_observer=observer) as prof:
-        for _ in range(4):
-            with record_function("a"), record_function("b"):
-                pass
-            prof.step()
-        with pytest.MonkeyPatch.context() as forked:  # in a child, which has copies of the parent's observers
-            forked.setattr(os, "getpid", lambda: -1)
-            copy(observer).unregister_callback()
-        assert not path.exists()
-    nodes = json.loads(path.read_text())["nodes"]
-    named = {each["id"]: each["name"] for each in nodes}
-    assert [("ProfilerStep#2", "[pytorch|profiler|execution_trace|thread]"), ("a", "ProfilerStep#2"), ("b", "a")] == [
-        (each["name"], named[each["ctrl_deps"]]) for each in nodes[2:]
-    ]
-
-
-def test_trace_and_execution_trace_are_joined_by_the_id_of_the_range(tmp_path: Path) -> None:
-    """``Record function id`` of the former is ``rf_id`` of the latter, in each cycle, and never another range's."""
-    observer = profiler.ExecutionTraceObserver().register_callback(tmp_path / "graph.json")
-    traces: list[Path] = []
 
     def ready(prof: Any) -> None:
         traces.append(tmp_path / f"{len(traces)}.json")
@@ -353,17 +336,27 @@ def test_trace_and_execution_trace_are_joined_by_the_id_of_the_range(tmp_path: P
     plan = schedule(wait=1, warmup=1, active=1, repeat=2)
     with profile(schedule=plan, execution_trace_observer=observer, on_trace_ready=ready, acc_events=True) as prof:
         for _ in range(6):
-            with record_function("a", {"Record function id": "mine"}):
+            with record_function("a", {"Record function id": "mine"}), record_function("b"):
                 pass
             prof.step()
-    nodes = [
-        (node["name"], attribute["value"])
-        for node in read(tmp_path / "graph.json")["nodes"]
-        for attribute in node["attrs"]
-        if attribute["name"] == "rf_id" and "[" not in node["name"]
-    ]
-    ids = [(each["name"], each["args"]["Record function id"]) for path in traces for each in slices(read(path))]
-    assert (nodes, 4) == (ids, len({number for _, number in ids}))
+        with pytest.MonkeyPatch.context() as forked:  # in a child, which has copies of the parent's observers
+            forked.setattr(os, "getpid", lambda: -1)
+            copy(observer).unregister_callback()
+        assert not path.exists()
+    nodes = read(path)["nodes"]
+    named = {each["id"]: each["name"] for each in nodes}
+    found = [(each["name"], named[each["ctrl_deps"]], rf_id(each)) for each in nodes if "[" not in each["name"]]
+    assert [
+        pair
+        for step in ("ProfilerStep#2", "ProfilerStep#5")
+        for pair in ((step, "[pytorch|profiler|execution_trace|thread]"), ("a", step), ("b", "a"))
+    ] == [(name, parent) for name, parent, _ in found]
+    ids = [(each["name"], each["args"]["Record function id"]) for trace in traces for each in slices(read(trace))]
+    assert (ids, 6) == ([(name, number) for name, _, number in found], len({number for _, number in ids}))
+
+
+def rf_id(node: Any) -> Any:
+    return next(each["value"] for each in node["attrs"] if each["name"] == "rf_id")
 
 
 def test_observer_without_its_folder_is_quiet(tmp_path: Path, unraisable: list[BaseException | None]) -> None:
@@ -381,16 +374,12 @@ def test_observer_without_its_folder_is_quiet(tmp_path: Path, unraisable: list[B
     assert ([], []) == (unraisable, [*tmp_path.iterdir()])
 
 
-@pytest.mark.parametrize(
-    ("rank", "world_size"),
-    [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")],
-)
-def test_trace_has_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, world_size: str) -> None:
+def test_trace_has_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without torch.distributed it is the launcher's, where HolisticTraceAnalysis looks for it; without one, none."""
     found = []
     for value in ("3", "?"):
-        monkeypatch.setenv(rank, value)
-        monkeypatch.setenv(world_size, "8")
+        monkeypatch.setenv("SLURM_PROCID", value)
+        monkeypatch.setenv("SLURM_NTASKS", "8")
         with profile() as prof, record_function("a", {"rank": 5}):
             pass
         prof.export_chrome_trace(tmp_path / "trace.json")
@@ -445,29 +434,6 @@ def test_start_twice_and_stop_twice() -> None:
         prof.stop()
     assert ["a", "b"] == names(prof.events())
     assert [prof] == ready
-
-
-def test_range_that_outlives_its_parent(clock: ManualClock) -> None:
-    """A range that ends after its parent, as steps of an epoch can, is not its child."""
-    with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as prof:
-        prof.step()
-        clock.advance(1)
-        with record_function("epoch"):
-            for _ in range(2):
-                clock.advance(1)
-                with record_function("batch"):
-                    clock.advance(1)
-                prof.step()
-    found = [(event.trace_name, event.cpu_parent and event.cpu_parent.trace_name) for event in prof.events()]
-    assert [
-        ("ProfilerStep#1", None),
-        ("epoch", None),
-        ("batch", "epoch"),
-        ("ProfilerStep#2", "epoch"),
-        ("batch", "ProfilerStep#2"),
-    ] == found
-    total = prof.events()[-1].time_range.end - prof.events()[1].time_range.start
-    assert total == sum(event.self_cpu_time_total for event in prof.events()[1:])
 
 
 def test_self_times_of_interleaved_tasks(clock: ManualClock) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock, patch
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,7 @@ values = st.one_of(
     st.fractions(max_denominator=7),
     st.decimals(),
     st.complex_numbers(),
+    st.sampled_from([np.float32(0.5), np.int64(2), np.bool_(True), np.array(4.0), np.array([1.0, 2.0])]),
     st.sampled_from([None, "1", b"1", (), object, _Number("1"), _Number(1.5), _Number(_Float(2.5)), _Number(3)]),
     st.sampled_from([_Number(ValueError("why")), _Number(KeyboardInterrupt("why")), Mock(spec=float)]),
 )
