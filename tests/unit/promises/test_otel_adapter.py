@@ -32,9 +32,7 @@ from monitel_otel.names import MetricNames
 from monitel_otel.scope import SCHEMA_URL
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-MOMENT = dt.datetime(2026, 3, 1, 12, 0, 0, 123456, dt.timezone.utc)
 DEADLINE = 60.0
-MOMENT_NS = 1_772_366_400_123_456_000
 
 
 @pytest.fixture
@@ -110,20 +108,15 @@ def test_each_aggregation_of_a_window_is_an_instrument(backend: Backend, clock: 
 
 @pytest.mark.usefixtures("installed")
 def test_stats_of_one_name_share_an_instrument(backend: Backend, clock: ManualClock) -> None:
-    """Other attributes are other points; equal ones add up; ``monotonic`` makes the sum a counter."""
+    """Other attributes are other points, equal ones add up. The first Stat decides the unit, and ``monotonic``."""
     for attributes, value in (({"split": "val"}, 1.0), ({"split": "train"}, 2.0), ({"split": "val"}, 4.0)):
         close_windows(Stat("tokens", [SUM], 60.0, attributes=attributes, monotonic=True), clock, [value])
-    assert ("", "Sum", True) == shape(backend.collect()["tokens.sum"])
-    assert [(5.0, {"split": "val"}), (2.0, {"split": "train"})] == points(backend, "tokens.sum")
-
-
-@pytest.mark.usefixtures("installed")
-def test_first_stat_of_a_name_decides_unit_and_monotonic(backend: Backend, clock: ManualClock) -> None:
-    """Otherwise there were two metrics of one name, which Prometheus mixes up. A warning names the difference."""
-    for options in ({}, {"unit": "{token}"}, {"monotonic": True, "description": "other"}):
-        close_windows(Stat("tokens", [SUM], 60.0, **options), clock, [2.0])
+    close_windows(
+        Stat("tokens", [SUM], 60.0, attributes={"split": "val"}, unit="By", description="other"), clock, [3.0]
+    )
     metric = backend.collect()["tokens.sum"]
-    assert (("", "Sum", False), "", 6.0) == (shape(metric), metric.description, metric.data.data_points[0].value)
+    assert (("", "Sum", True), "") == (shape(metric), metric.description)
+    assert [(8.0, {"split": "val"}), (2.0, {"split": "train"})] == points(backend, "tokens.sum")
 
 
 def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(backend: Backend) -> None:
@@ -249,15 +242,11 @@ def test_ledger_is_observed_as_time_and_goodput(backend: Backend) -> None:
     with monitel.activity("evaluation"):
         pass
     monitel.set_step(1)
-    before = monitel.ledger()
+    before: Any = monitel.ledger()
     metrics = backend.collect()
-    after = monitel.ledger()
-    assert before is not None
-    assert after is not None
-    assert (("s", "Sum", True), ("1", "Gauge", None)) == (
-        shape(metrics["training.time"]),
-        shape(metrics["training.goodput"]),
-    )
+    after: Any = monitel.ledger()
+    shapes = [shape(metrics[name]) for name in ("training.time", "training.goodput")]
+    assert [("s", "Sum", True), ("1", "Gauge", None)] == shapes
     seconds = {each.attributes["training.activity"]: each.value for each in metrics["training.time"].data.data_points}
     assert {"startup", "evaluation", "other", "step"} == seconds.keys()
     assert before.elapsed_ns - 1000 <= sum(seconds.values()) * 1e9 <= after.elapsed_ns + 1000
@@ -266,33 +255,9 @@ def test_ledger_is_observed_as_time_and_goodput(backend: Backend) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_event_is_a_log_record(backend: Backend) -> None:
-    """With name, time, severity, data and step; a Stat's windows are metrics only."""
-    data: dict[str, Any] = {"loss": 3.5, "rank": 2, "ok": False, "why": "learning rate"}
-    monitel.log_event(monitel.Event("loss.spike", MOMENT, data, severity=monitel.Severity.WARN))
-    monitel.set_step(7)
-    monitel.emit("epoch", number=2**63 - 1)
-    Stat("loss", [SUM], 60.0).add(1)
-    monitel.flush()
-    spike, epoch = backend.records()
-    assert ("loss.spike", "loss.spike", MOMENT_NS, 13, "WARN", data) == (
-        *(spike.event_name, spike.body, spike.timestamp, spike.severity_number.value, spike.severity_text),
-        dict(spike.attributes),
-    )
-    assert ("epoch", 9, {"number": 2**63 - 1, "training.step": 7}) == (
-        epoch.event_name,
-        epoch.severity_number.value,
-        dict(epoch.attributes),
-    )
-    assert MOMENT_NS < spike.observed_timestamp < epoch.observed_timestamp
-    (scope, _) = [each.instrumentation_scope for each in backend.exporter.get_finished_logs()]
-    assert scope is not None
-    assert ("monitel", monitel.__version__, SCHEMA_URL) == (scope.name, scope.version, scope.schema_url)
-
-
-@pytest.mark.usefixtures("installed")
-def test_logged_numbers_are_gauges_and_one_record(backend: Backend) -> None:
+def test_logged_numbers_are_gauges_and_one_record(backend: Backend, clock: ManualClock) -> None:
     """A gauge has the last number; the record has all of a call, the step and the attributes. config() is a record."""
+    close_windows(Stat("metrics only", [SUM], 60.0), clock, [1.0])
     for loss in (0.5, 0.25):
         monitel.log({"loss": loss, "training.mfu": 0.4}, step=3, split="val")
     monitel.config({"lr": 0.5, "model": {"layers": [1, None]}})
@@ -306,6 +271,10 @@ def test_logged_numbers_are_gauges_and_one_record(backend: Backend) -> None:
         ("run.log", {"loss": 0.25, "training.mfu": 0.4}, {"training.step": 3, "split": "val"}),
         ("run.config", {"lr": 0.5, "model": {"layers": [1, None]}}, {}),
     ] == [(each.event_name, each.body, dict(each.attributes)) for each in backend.records()]
+    scopes = {each.instrumentation_scope for each in backend.exporter.get_finished_logs()}
+    assert {("monitel", monitel.__version__, SCHEMA_URL)} == {
+        (each.name, each.version, each.schema_url) for each in scopes if each
+    }
 
 
 @pytest.mark.usefixtures("installed")
@@ -357,12 +326,15 @@ def test_parent_of_a_span_is_the_innermost_range_or_span(backend: Backend) -> No
 
 
 def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: ManualClock) -> None:
-    """The first two ranges of every second step are spans; the others are one span with their number and time."""
+    """The first two ranges of every second step are spans; the others are one span with their number, names and time.
+
+    A name that UTF-8 cannot encode is escaped, or an exporter would lose all spans of its batch.
+    """
     with monitel_otel.install(tracer_provider=backend.tracer_provider, spans={"budget": 2, "steps": 2}):
         for step in range(3):
             monitel.set_step(step)
             with record_function("step"):
-                for name in ("load", "forward", "backward"):
+                for name in ("load", "forward", "backward \ud800"):
                     with record_function(name):
                         clock.advance(2)
     spans = backend.spans()
@@ -371,7 +343,7 @@ def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: Ma
     assert sorted([*["load", "step"] * 2, *["monitel.folded"] * 2]) == sorted(each.name for each in spans)
     for fold, parent in zip(folds, [each for each in spans if each.name == "step"], strict=True):
         found = attributes_of(fold)
-        assert (2, 4.0, ("backward", "forward")) == (
+        assert (2, 4.0, ("backward \\ud800", "forward")) == (
             *(found["monitel.folded.count"], found["monitel.folded.seconds"]),
             tuple(sorted(found["monitel.folded.names"])),
         )
@@ -388,36 +360,45 @@ def test_sampling_of_the_application_applies(backend: Backend) -> None:
     assert [] == backend.spans()
 
 
-def test_uninstalled_adapter_writes_nothing_more(backend: Backend) -> None:
-    """Leaving the block closes open windows first; a second installation continues the counts."""
+def test_adapter_writes_while_it_is_installed(backend: Backend) -> None:
+    """Leaving the block closes windows; a later one continues the counts; a second one, as of a notebook, replaces."""
+    providers = backend.meter_provider, backend.logger_provider, backend.tracer_provider
     stat = Stat("loss", [COUNT], 60.0)
-    for number in (1, 2):
-        with monitel_otel.install(
-            backend.meter_provider, backend.logger_provider, backend.tracer_provider
-        ) as installation:
-            stat.add(1)
-            monitel.emit(f"in {number}")
-        installation.uninstall()
+
+    def record(name: str) -> None:
         stat.add(1)
-        stat.flush()
-        monitel.emit("late")
-        with record_function("late"):
+        monitel.emit(name)
+        with record_function(name):
             pass
+
+    for number in (1, 2):
+        monitel_otel.install(*providers)
+        with monitel_otel.install(*providers) as installation:
+            record(f"in {number}")
+        installation.uninstall()
+        record("late")
+        stat.flush()
         assert [(number, {})] == points(backend, "loss.count")
-    assert (["in 1", "in 2"], []) == ([each.event_name for each in backend.records()], backend.spans())
+    names = [each.event_name for each in backend.records()], [each.name for each in backend.spans()]
+    assert (["in 1", "in 2"],) * 2 == names
 
 
 @pytest.mark.parametrize(("error", "status"), [(None, "completed"), (ValueError, "failed")])
-def test_block_is_a_run(
+def test_last_exporter_ends_the_run(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None, status: str
 ) -> None:
-    """The run has its two events, with the status by the exception that leaves the block, which is not suppressed."""
+    """With the status by the exception that leaves its block, which is not suppressed; once."""
     monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
-    with suppress(ValueError), monitel_otel.install(backend.meter_provider, backend.logger_provider):
+    other = type(backend)()
+    first = monitel_otel.install(backend.meter_provider, backend.logger_provider)
+    with suppress(ValueError), monitel_otel.install(other.meter_provider, other.logger_provider) as second:
+        first.uninstall()
         if error is not None:
             raise error
-    began, ended = backend.records()
-    assert ("run.started", "run.ended", status) == (began.event_name, ended.event_name, ended.attributes["run.status"])
+    second.uninstall()
+    assert ["run.started"] == [record.event_name for record in backend.records()]
+    (ended,) = other.records()
+    assert ("run.ended", status) == (ended.event_name, ended.attributes["run.status"])
 
 
 @pytest.mark.parametrize("wrong", [{"budget": 0}, {"steps": -1}])
@@ -429,20 +410,13 @@ def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend, wrong: 
     assert [] == backend.records()
 
 
-def test_second_installation_with_the_same_providers_replaces_the_first(backend: Backend, clock: ManualClock) -> None:
-    """A notebook's cell may run again: nothing is recorded twice."""
-    stat = Stat("loss", [COUNT], 60.0)
-    monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider)
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider):
-        close_windows(stat, clock, [1.0, 2.0])
-        monitel.emit("event")
-        with record_function("range"):
-            pass
-        assert [(2, {})] == points(backend, "loss.count")
-    assert (["event"], ["range"]) == (
-        [each.event_name for each in backend.records()],
-        [each.name for each in backend.spans()],
-    )
+@pytest.mark.usefixtures("installed")
+def test_years_outside_the_protocol_are_limited(backend: Backend) -> None:
+    """The event has the earliest or the latest possible time."""
+    second, microsecond = dt.timedelta(seconds=1), dt.timedelta(microseconds=1)
+    for moment in (dt.datetime.min, EPOCH - second, EPOCH + microsecond, dt.datetime.max):  # noqa: DTZ901  naive
+        monitel.log_event(monitel.Event("odd", moment, {}))
+    assert [0, 0, 1000, 2**64 - 1] == [record.timestamp for record in backend.records()]
 
 
 WAITS = {
@@ -490,11 +464,8 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
         elif kind == "number":
             base, metrics = names.of("logged number", name), {"": ("", False)}
         elif kind == "counter":
-            chosen = monitel.counter(name, unit=unit).unit if name not in first_of_names() else None
-            base, metrics = (
-                names.of("counter", name),
-                {"": (first_of_names()[name].unit if chosen is None else chosen, True)},
-            )
+            counter = first_of_names().get(name) or monitel.counter(name, unit=unit)
+            base, metrics = names.of("counter", name), {"": (counter.unit, True)}
         else:
             base, metrics = names.of("wait counter", name), WAITS
         assert base == given_names.setdefault((kind, name, unit if source[0] == "Stat" else ""), base)
@@ -518,45 +489,3 @@ def test_first_window_of_a_stat_closes_in_a_collection(backend: Backend, clock: 
     values = backend.values()
     assert {1} == {values[f"loss.{number}.count"] for number in range(50)}
     assert {1} == {values[f"registered.loss.{number}.count"] for number in range(50)}
-
-
-@pytest.mark.parametrize(
-    ("moment", "expected"),
-    [
-        (dt.datetime.min, 0),  # noqa: DTZ901  naive ones are taken too
-        (EPOCH - dt.timedelta(seconds=1), 0),
-        (EPOCH + dt.timedelta(microseconds=1), 1000),
-        (dt.datetime.max, 2**64 - 1),  # noqa: DTZ901  naive
-    ],
-)
-@pytest.mark.usefixtures("installed")
-def test_years_outside_the_protocol_are_limited(backend: Backend, moment: dt.datetime, expected: int) -> None:
-    """The event has the earliest or the latest possible time."""
-    monitel.log_event(monitel.Event("odd", moment, {}))
-    assert [expected] == [record.timestamp for record in backend.records()]
-
-
-def test_a_name_that_utf_8_cannot_encode_is_escaped(backend: Backend) -> None:
-    """In a span and in a fold: such a text would make an exporter lose all spans of its batch."""
-    with monitel_otel.install(
-        backend.meter_provider, backend.logger_provider, backend.tracer_provider, spans={"budget": 1}
-    ):
-        monitel.set_step(1)
-        with record_function("kept \ud800"), record_function("folded \ud800"):
-            pass
-    fold, kept = sorted(backend.spans(), key=lambda span: span.name, reverse=True)
-    assert "kept \\ud800" == kept.name
-    assert ("folded \\ud800",) == (fold.attributes or {})["monitel.folded.names"]
-
-
-def test_only_the_last_exporter_ends_the_run(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second exporter joins the run of the first. Uninstalling twice ends nothing twice."""
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
-    other = type(backend)()
-    first = monitel_otel.install(backend.meter_provider, backend.logger_provider)
-    second = monitel_otel.install(other.meter_provider, other.logger_provider)
-    first.uninstall()
-    assert ["run.started"] == [record.event_name for record in backend.records()]
-    for _ in range(2):
-        second.uninstall()
-    assert ["run.ended"] == [record.event_name for record in other.records()]
