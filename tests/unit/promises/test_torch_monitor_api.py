@@ -188,6 +188,8 @@ def test_severity_has_opentelemetrys_numbers() -> None:
     for wrong in (0, 10, "loud", "", None):
         with pytest.raises(ValueError, match=r"must be one of Severity.TRACE, .*Severity.FATAL, got"):
             make(severity=wrong)
+        with pytest.raises(ValueError, match="must be one of"):
+            make().severity = wrong  # type: ignore[assignment]  # on purpose
 
 
 def test_each_registration_is_separate() -> None:

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 from unittest.mock import Mock, patch
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -54,7 +53,6 @@ values = st.one_of(
     st.fractions(max_denominator=7),
     st.decimals(),
     st.complex_numbers(),
-    st.sampled_from([np.float32(0.5), np.int64(2), np.bool_(True), np.array(4.0), np.array([1.0, 2.0])]),
     st.sampled_from([None, "1", b"1", (), object, _Number("1"), _Number(1.5), _Number(_Float(2.5)), _Number(3)]),
     st.sampled_from([_Number(ValueError("why")), _Number(KeyboardInterrupt("why")), Mock(spec=float)]),
 )
@@ -104,8 +102,8 @@ class Side:
             )
             self.clock = stack.enter_context(self.package.testing.ManualClock())
             self.stats = [
-                self.package.Stat(name, list(self.package.Aggregation), *kind)
-                for name, kind in zip("xy", self.kinds, strict=True)
+                self.package.Stat(name, list(self.package.Aggregation)[:number], *kind)
+                for name, number, kind in zip("xy", (8, 6), self.kinds, strict=True)  # torch's six have a short path
             ]
             stack.enter_context(self.package.register_event_handler(self.handle))
             for operation, *arguments in operations:
@@ -191,14 +189,14 @@ def test_twins_agree(
 
 
 @settings(deadline=None)
-@given(st.lists(st.floats(), max_size=8), st.integers(1, 6))
+@given(st.lists(st.floats() | st.sampled_from([math.nan, 0.0, -0.0]), max_size=8), st.integers(1, 6))
 def test_twins_agree_on_the_systems_clock(
     both_twins: dict[str, ModuleType], samples: list[float], max_samples: int
 ) -> None:
     """Plain floats with the system's clock, the short path in C, fill equal windows."""
     seen = []
     for package in both_twins.values():
-        stat = package.Stat("x", list(package.Aggregation), math.inf, max_samples)
+        stat = package.Stat("x", list(package.Aggregation)[:6], math.inf, max_samples)
         with package.testing.capture_events() as events:
             for sample in samples:
                 stat.add(sample)
