@@ -103,7 +103,7 @@ def test_stat_is_identified_by_itself(make_stat: MakeStat) -> None:
 
 
 def test_stat_without_its_constructor_has_no_samples(monitel: ModuleType) -> None:
-    """Where torch crashes."""
+    """Such a Stat crashes torch."""
 
     class Forgetful(monitel.Stat):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -122,10 +122,12 @@ def make(**changes: Any) -> Event:
 
 def test_wrong_arguments_of_an_event_raise() -> None:
     """The error of a value names its key. An Event to which something wrong is assigned is unchanged."""
-    for value in (None, [], 1j, MOMENT, Decimal(1), Aggregation.SUM):
+    of_other_types: list[Any] = [None, [], 1j, MOMENT, Decimal(1), Aggregation.SUM]
+    for value in of_other_types:
         with pytest.raises(TypeError, match=r"'loss'.*must be a str, int, float or bool, got"):
             make(data={"loss": value})
-    for value in (2**63, -(2**63) - 1, np.uint64(2**63)):
+    too_large: list[Any] = [2**63, -(2**63) - 1, np.uint64(2**63)]
+    for value in too_large:
         with pytest.raises(ValueError, match=r"'a'.*64 bits"):
             make(data={"a": value})
     wrong: dict[str, list[dict[str, Any]]] = {
