@@ -158,7 +158,7 @@ def _ended(process: subprocess.Popen[str], stdout: str, folder: Path) -> Run:
 def check(prometheus: Prometheus, run: Run) -> None:
     """Prometheus has each window at its own end, and nothing else, and the counts add up, from zero on."""
     for name, series, unit in [("train.loss", "train_loss", ""), ("step.time", "step_time", "_seconds")]:
-        own = [each for each in run.windows if each["name"] == name]
+        own = sorted((each for each in run.windows if each["name"] == name), key=lambda each: each["end_ns"])
         assert run.steps == sum(each["count"] for each in own)
         assert len(own) > 5
         assert [str(run.steps)] == prometheus.values(f"sum({series}_count_total)")

@@ -2,8 +2,7 @@
 
 A process has two seconds for its exit, and for SIGTERM. On a machine whose cores are busy that may be too short for a
 delivery: then monitel writes to disk what it had to send, or counts it as dropped, as it promises. Scripts of these
-tests therefore have more time, so that what arrives and what is on disk is exact on any machine. The limit itself is
-tested in ``tests/nightly/processes/test_time_limits.py``.
+tests therefore have more time, so that what arrives and what is on disk is exact on any machine; see ``patience``.
 """
 
 from collections.abc import Callable
@@ -13,8 +12,7 @@ from typing import Any
 
 import pytest
 from tests.processes.console.jobs import Console
-from tests.processes.patience import LONG, SHORT, with_patience
-from tests.support.inbox import DEADLINE
+from tests.processes.patience import IN_TIME, LONG, SHORT, STRICT, with_patience
 from tests.support.scripts import Ended, Run, Terminate, send_sigterm, write_script
 
 Seconds = Callable[[tuple[object, ...], dict[str, Any]], float]
@@ -53,7 +51,9 @@ def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
 
 @pytest.fixture
 def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
-    send = partial(send_sigterm, tmp_path, within=DEADLINE / 5)  # limit() makes it five times as long
+    send = partial(
+        send_sigterm, tmp_path, within=IN_TIME if STRICT else IN_TIME / 5
+    )  # limit() makes it five times as long
 
     def terminate(script: str, url: str, **options: Any) -> Ended:
         if "monitel_otlp" in script:

@@ -3,8 +3,8 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.integration.conftest import ROOT
 from tests.integration.stack.boards import Board, board
-from tests.integration.stack.filling import Job, Store, store
+from tests.integration.stack.filling import Store, store
 from tests.support.checks import wait_until
 
 from monitel.console import lateness
@@ -27,7 +27,7 @@ import monitel, monitel_otlp
 group = {"training.group": sys.argv[2]} if sys.argv[2] else {}
 over = threading.Event()
 threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
-where = {"service.namespace": "vision", "host.name": sys.argv[3], "k8s.pod.name": sys.argv[4]}
+where = {"service.namespace": "vision", "host.name": sys.argv[3]}
 pipeline = monitel_otlp.configure(
     service_name="train", export_interval=0.25, spool_dir="spool", resource_attributes=where
 )
@@ -96,61 +96,12 @@ RUNS = {
 }
 
 
-def training(store: Store, folder: Path, run: str) -> AbstractContextManager[Job]:
-    """Run one process for each rank of a run, which sends its metrics to the store."""
-    arguments = {each.rank: [json.dumps(each.stages), each.group, each.host, f"pod-{each.rank}"] for each in RUNS[run]}
-    return store.ranks(folder, run, JOB, arguments)
-
-
 HOSTS = {(run, str(each.rank)): each.host for run, ranks in RUNS.items() for each in ranks}
-
-
-def times() -> dict[tuple[str, str], Times]:
-    found: dict[tuple[str, str], Times] = defaultdict(dict)
-    for run, ranks in RUNS.items():
-        for each in ranks:
-            found[run, each.group][each.rank] = each.stages
-    return found
-
-
-TIMES = times()
-
-
-def suspects() -> Values:
-    return {
-        (*of, str(rank), HOSTS[of[0], str(rank)], stage): seconds
-        for of, ranks in TIMES.items()
-        for seconds, rank, stage in lateness.suspects(ranks)
-    }
-
-
-def cycles() -> Values:
-    return {of: sum(lateness.exposed(ranks).values()) for of, ranks in TIMES.items()}
-
-
-def awaited() -> Values:
-    """Return how much longer the others wait than each rank of a group of several."""
-    return {(*of, str(rank)): late for of, each in TIMES.items() for rank, late in lateness.rank_late(each).items()}
-
-
-def in_stage(stage: str) -> Values:
-    """Return the lateness in a stage of each rank of a group of several."""
-    return {
-        (*of, str(rank)): late
-        for of, each in TIMES.items()
-        for (rank, name), late in lateness.stage_late(each).items()
-        if name == stage
-    }
-
-
-def waits() -> Values:
-    """Return the share of waiting of each rank of a group of several."""
-    return {
-        (*of, str(rank)): stages["sync"] / cycles()[of]
-        for of, ranks in TIMES.items()
-        for rank, stages in ranks.items()
-        if len(ranks) > 1
-    }
+TIMES: dict[tuple[str, str], Times] = defaultdict(dict)
+for run, ranks in RUNS.items():
+    for each in ranks:
+        TIMES[run, each.group][each.rank] = each.stages
+COMPARED = {of: ranks for of, ranks in TIMES.items() if len(ranks) > 1}
 
 
 def over(choose: Callable[[list[float]], float], of_ranks: Values, labels: int = 2) -> Values:
@@ -164,14 +115,72 @@ RUN, GROUP, HOST = "training_run_id", "training_group", "host_name"
 RANK, STAGE = "training_rank", "training_stage"
 SUSPECT = (RUN, GROUP, RANK, HOST, STAGE)
 
+SUSPECTS: Values = {
+    (*of, str(rank), HOSTS[of[0], str(rank)], stage): seconds
+    for of, ranks in TIMES.items()
+    for seconds, rank, stage in lateness.suspects(ranks)
+}
+CYCLES: Values = {of: lateness.cycle(ranks) for of, ranks in TIMES.items()}
+SHARES = {each: seconds / CYCLES[each[:2]] for each, seconds in SUSPECTS.items()}
+EXPOSED = {(*of, stage): seconds for of, ranks in TIMES.items() for stage, seconds in lateness.exposed(ranks).items()}
+#: How much longer the others wait than each rank of a group of several.
+AWAITED: Values = {
+    (*of, str(rank)): late for of, each in TIMES.items() for rank, late in lateness.rank_late(each).items()
+}
+#: The lateness of each rank of a group of several in each stage.
+IN_STAGES = {
+    (run, stage, str(rank)): late
+    for (run, _), each in TIMES.items()
+    for (rank, stage), late in lateness.stage_late(each).items()
+}
+WAITS: Values = {
+    (*of, str(rank)): stages["sync"] / CYCLES[of] for of, ranks in COMPARED.items() for rank, stages in ranks.items()
+}
+FIRST = {("late", "", "2", "n1", "data"), ("pipeline", "second", "3", "n1", "forward")}
+
+#: Labels and true values of each query of a panel, by its title.
+PANELS: dict[str, tuple[Sequence[str], list[Values]]] = {
+    "First suspect": (SUSPECT, [{each: SUSPECTS[each] for each in FIRST}]),
+    "Cycle": ([RUN], [over(max, CYCLES, 1)]),
+    "Share of waiting": ([RUN], [over(max, over(fmean, WAITS), 1)]),
+    "Ranks compared": ([RUN], [over(len, WAITS, 1)]),
+    "Exposed time per stage": ([RUN, GROUP, STAGE], [EXPOSED]),
+    "Cycle over time": ([RUN, GROUP], [CYCLES]),
+    "Exposed time over time": ([RUN, GROUP, STAGE], [{each: EXPOSED[each] / CYCLES[each[:2]] for each in EXPOSED}]),
+    "Suspects now": (SUSPECT, [SUSPECTS, {each: AWAITED[each[:3]] for each in SUSPECTS}, SHARES]),
+    "Suspects over time": (SUSPECT, [SUSPECTS]),
+}
+#: Labels and true values of the query for each question of docs/how-to/slow-rank.md.
+QUESTIONS: dict[str, tuple[Sequence[str], Values]] = {
+    "How much of the cycle is that?": (SUSPECT, SHARES),
+    "Where does the time of a step go?": ([RUN, GROUP, STAGE], EXPOSED),
+    "Which ranks do the others wait for?": (
+        [RUN, GROUP, RANK],
+        dict(sorted(AWAITED.items(), key=lambda item: item[1], reverse=True)[:3]),
+    ),
+    "What does rank 2 do, beside the others?": (
+        [RUN, STAGE],
+        {(run, stage): seconds for (run, stage, rank), seconds in IN_STAGES.items() if rank == "2"},
+    ),
+    "Is it a host?": (
+        [HOST, STAGE],
+        over(fmean, {(HOSTS[run, rank], stage, run, rank): late for (run, stage, rank), late in IN_STAGES.items()}),
+    ),
+    "What share of its time does each rank wait?": (
+        [RUN, RANK],
+        {(run, rank): share for (run, _, rank), share in WAITS.items()},
+    ),
+}
+
 
 @pytest.fixture(scope="module")
 def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
     """The board, opened while four runs train."""
     folder = tmp_path_factory.mktemp("ranks")
     with store(backends, folder) as prometheus, ExitStack() as stack:
-        for run in RUNS:
-            stack.enter_context(training(prometheus, folder / run, run))
+        for run, ranks in RUNS.items():
+            arguments = {each.rank: [json.dumps(each.stages), each.group, each.host] for each in ranks}
+            stack.enter_context(prometheus.ranks(folder / run, run, JOB, arguments))
         wait_until(lambda: complete(prometheus), "the rules have not recorded all ranks")
         yield board("ranks", prometheus, "vision")
 
@@ -179,7 +188,7 @@ def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def complete(prometheus: Store) -> bool:
     """Return True if the rules had recorded all ranks a second ago: a minute of a real job."""
     recorded = last(prometheus.query("training:cycle:seconds offset 1s"), RUN, GROUP)
-    return recorded == pytest.approx(cycles()) and len(awaited()) == len(
+    return recorded == pytest.approx(CYCLES) and len(AWAITED) == len(
         prometheus.query("training:rank_late:seconds offset 1s")
     )
 
@@ -208,50 +217,20 @@ def close(*values: Values) -> list[Any]:
     return [pytest.approx(each, rel=1e-9, abs=1e-12) for each in values]
 
 
-def test_first_suspect_is_named(opened: Board) -> None:
-    """For each run with a late rank its first suspect, and none for a healthy run."""
-    (first,) = shown(opened, "First suspect", *SUSPECT)
-    late = {
-        run: max((item for item in suspects().items() if item[0][0] == run), key=lambda item: item[1])
-        for run in ("late", "pipeline")
-    }
-    assert [first] == close(dict(late.values()))
-    assert {("late", "", "2", "n1", "data"), ("pipeline", "second", "3", "n1", "forward")} == first.keys()
-    assert first["late", "", "2", "n1", "data"] == pytest.approx(0.030, abs=0.0005)
-    assert first["pipeline", "second", "3", "n1", "forward"] == pytest.approx(0.020, abs=0.0015)
+def test_truth_has_the_late_ranks() -> None:
+    """Each of the three by its delay; those of a healthy run and of a single rank are not suspected."""
+    expected = {("late", "", "2", "n1", "data"): 0.030, ("pipeline", "second", "3", "n1", "forward"): 0.020}
+    assert {**expected, ("late", "", "3", "n1", "backward"): 0.012} == pytest.approx(SUSPECTS, abs=0.0015)
 
 
-def test_tiles_show_cycle_waiting_and_ranks(opened: Board) -> None:
-    """Each run has its longest cycle, the share of waiting, and the number of ranks that can be compared."""
-    assert shown(opened, "Cycle", RUN) == close(over(max, cycles(), 1))
-    assert shown(opened, "Share of waiting", RUN) == close(over(max, over(fmean, waits()), 1))
-    assert shown(opened, "Ranks compared", RUN) == close(over(len, waits(), 1))
-
-
-def test_exposed_times_add_up_to_the_cycle(opened: Board) -> None:
-    """Bars have the longest stage of all first; shares over time add up to 1 in each group."""
-    truth = {(*of, stage): seconds for of, ranks in TIMES.items() for stage, seconds in lateness.exposed(ranks).items()}
-    (bars,) = shown(opened, "Exposed time per stage", RUN, GROUP, STAGE)
-    assert [bars] == close(truth)
-    assert list(bars.values()) == sorted(bars.values(), reverse=True)
-    for of, cycle in cycles().items():
-        assert sum(seconds for group, seconds in bars.items() if group[:2] == of) == pytest.approx(cycle)
-    assert shown(opened, "Cycle over time", RUN, GROUP) == close(cycles())
-    assert shown(opened, "Exposed time over time", RUN, GROUP, STAGE) == close(
-        {group: seconds / cycles()[group[0], group[1]] for group, seconds in truth.items()}
-    )
-
-
-def test_suspects_are_listed(opened: Board) -> None:
-    """Each with its lateness, the time that the others wait for it, and its share of the cycle; and over time."""
-    late = suspects()
-    assert {("2", "data"), ("3", "backward")} == {each[2::2] for each in late if each[0] == "late"}
-    assert shown(opened, "Suspects now", *SUSPECT) == close(
-        late,
-        {each: awaited()[each[:3]] for each in late},
-        {each: seconds / cycles()[each[0], each[1]] for each, seconds in late.items()},
-    )
-    assert shown(opened, "Suspects over time", *SUSPECT) == close(late)
+@pytest.mark.parametrize("title", PANELS)
+def test_panel_shows_the_true_values(opened: Board, title: str) -> None:
+    """In each of its queries; bars have the longest stage of all first."""
+    labels, truth = PANELS[title]
+    found = shown(opened, title, *labels)
+    assert found == close(*truth)
+    if title == "Exposed time per stage":
+        assert list(found[0].values()) == sorted(found[0].values(), reverse=True)
 
 
 def test_one_group_is_chosen(opened: Board) -> None:
@@ -286,29 +265,6 @@ def test_queries_of_the_guide(opened: Board) -> None:
     """Each query of docs/how-to/slow-rank.md gives the true numbers."""
     page = (ROOT / "docs" / "how-to" / "slow-rank.md").read_text()
     queries = dict(re.findall(r"^\| ([^|]+\?) \| `([^`]+)` \|$", page, re.MULTILINE))
-
-    def answer(question: str, *labels: str) -> Values:
-        return last(opened.store.query(queries.pop(question)), *labels)
-
-    late = suspects()
-    found = answer("Which ranks are late now?", *SUSPECT)
-    assert [found] == close(late)
-    assert list(found.values()) == sorted(found.values(), reverse=True)
-    assert [answer("How much of the cycle is that?", *SUSPECT)] == close(
-        {each: seconds / cycles()[each[0], each[1]] for each, seconds in late.items()}
-    )
-    assert [answer("Where does the time of a step go?", RUN, GROUP, STAGE)] == close(
-        {(*of, stage): seconds for of, ranks in TIMES.items() for stage, seconds in lateness.exposed(ranks).items()}
-    )
-    three = dict(sorted(awaited().items(), key=lambda item: item[1], reverse=True)[:3])
-    assert [answer("Which ranks do the others wait for?", RUN, GROUP, RANK)] == close(three)
-    stages = {(*each, stage): seconds for stage in WORK for each, seconds in in_stage(stage).items()}
-    assert [answer("What does rank 2 do, beside the others?", RUN, STAGE)] == close(
-        {(run, stage): seconds for (run, _, rank, stage), seconds in stages.items() if rank == "2"}
-    )
-    of_hosts = {(HOSTS[run, rank], stage, run, rank): seconds for (run, _, rank, stage), seconds in stages.items()}
-    assert [answer("Is it a host?", HOST, STAGE)] == close(over(fmean, of_hosts))
-    assert [answer("What share of its time does each rank wait?", RUN, RANK)] == close(
-        {(run, rank): share for (run, _, rank), share in waits().items()}
-    )
-    assert not queries
+    assert QUESTIONS.keys() == queries.keys()
+    for question, (labels, truth) in QUESTIONS.items():
+        assert [last(opened.store.query(queries[question]), *labels)] == close(truth), question

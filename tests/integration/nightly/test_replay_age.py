@@ -1,6 +1,5 @@
 """Old data and a real Prometheus: replay counts the points that it refuses."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,33 +25,19 @@ pipeline.shutdown()
 """
 
 
-@pytest.fixture
-def replayed(python: Python, prometheus: Prometheus, tmp_path: Path) -> Callable[..., list[str]]:
-    """Record three windows so many hours ago, replay them into Prometheus, and tell what that prints."""
+@pytest.mark.parametrize(("prometheus", "ages"), [("0s", (0.1, 3.1)), ("5h", (0.1, 3, 9))], indirect=["prometheus"])
+def test_points_that_are_too_old_are_refused_and_counted(
+    prometheus: Prometheus, python: Python, tmp_path: Path, ages: tuple[float, ...]
+) -> None:
+    """An hour older than the newest ones, or older than a longer window: they get a 500, and are set aside for good."""
     (tmp_path / "train.py").write_text(RUN)
-
-    def replayed(hours: float, name: str, status: int = 0) -> list[str]:
-        python("train.py", hours, name)
-        url = f"{prometheus.url}/api/v1/otlp"
-        done = python("-m", "monitel", "replay", "spool", "--endpoint", url, returncode=status)
-        return done.stdout.splitlines()
-
-    return replayed
-
-
-def test_prometheus_takes_nothing_old_by_default(replayed: Callable[..., list[str]], prometheus: Prometheus) -> None:
-    """With present data in Prometheus, points older than an hour are refused, and counted."""
-    assert ["delivered 3 items from 1 spool"] == replayed(0.1, "fresh")
-    (result,) = replayed(3.1, "old", 1)
-    assert "delivered 0 items from 1 spool; refused for their age, and set aside in the spool: 3" == result
-    assert (3, 0) == (len(prometheus.samples("fresh_mean")), len(prometheus.samples("old_mean", "1d")))
-
-
-@pytest.mark.parametrize("prometheus", ["5h"], indirect=True)
-def test_what_is_older_than_the_window_is_refused(replayed: Callable[..., list[str]], prometheus: Prometheus) -> None:
-    """With a longer window the same data is stored; what is beyond it gets a 500, for good."""
-    replayed(0.1, "fresh")
-    assert "delivered 3 items from 1 spool" == replayed(3, "old")[-1]
-    assert replayed(9, "older", 1)[-1].endswith("refused for their age, and set aside in the spool: 3")
-    stored = [len(prometheus.samples(f"{name}_mean", "1d")) for name in ("fresh", "old", "older")]
-    assert [3, 3, 0] == stored
+    for number, hours in enumerate(ages):
+        python("train.py", hours, f"stat{number}")
+        refused = hours == ages[-1]
+        command = ("-m", "monitel", "replay", "spool", "--endpoint", f"{prometheus.url}/api/v1/otlp")
+        result = python(*command, returncode=int(refused)).stdout.splitlines()[-1]
+        expected = (
+            "refused for their age, and set aside in the spool: 3" if refused else "delivered 3 items from 1 spool"
+        )
+        assert result.endswith(expected)
+        assert 3 * (not refused) == len(prometheus.samples(f"stat{number}_mean", "1d"))

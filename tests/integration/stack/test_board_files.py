@@ -22,7 +22,10 @@ def test_the_files_are_what_the_code_makes(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_each_panel_says_what_it_shows(file: Path) -> None:
-    """Each panel has a title, a unit, a description and a query; untested ones and those for histograms are marked."""
+    """Each panel has a title, a unit, a description and a query; untested ones and those for histograms are marked.
+
+    Each board has the same first variables; queries, annotations and titles use variables of the board.
+    """
     content = json.loads(file.read_text())
     assert file.stem == content["uid"]
     for panel in content["panels"]:
@@ -40,12 +43,6 @@ def test_each_panel_says_what_it_shows(file: Path) -> None:
         of_histograms = "$histogram" in json.dumps(panel["targets"])
         for needed in ("HISTOGRAM", 'distributions="histogram"'):
             assert of_histograms == (needed in panel["description"])
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_queries_use_the_variables_of_their_board(file: Path) -> None:
-    """Each board has the same first variables; queries, annotations and titles use variables of the board."""
-    content = json.loads(file.read_text())
     names = [variable["name"] for variable in content["templating"]["list"]]
     assert SELECTION == names[: len(SELECTION)]
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(content)))

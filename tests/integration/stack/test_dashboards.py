@@ -1,23 +1,18 @@
 """The dashboards: the results of each of their queries in a real Prometheus."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT
+from tests.integration.conftest import ROOT
 from tests.integration.stack.boards import board, nodes, settle, unknown_labels
 from tests.integration.stack.filling import RATE, Store, filled, store
 from tests.support.checks import wait_until
+from tests.support.scripts import started
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
-SIMULATE = ROOT / "compose" / "simulate.py"
 DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
 
 # Empty by right where all is well, and where nothing has ended.
@@ -64,20 +59,22 @@ def prometheus(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.mark.parametrize("name", BOARDS)
-@pytest.mark.parametrize("namespace", [".*", "vision"])
-def test_every_query_finds_something(name: str, namespace: str, prometheus: Store) -> None:
-    """Each query returns series with the choices of a board that was just opened, and with one namespace."""
-    settle(board(name, prometheus, namespace), set())
+def test_every_query_finds_something(name: str, prometheus: Store) -> None:
+    """With the choices of a board that was just opened, and with one namespace.
 
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_queries_group_by_labels_that_series_have(name: str, prometheus: Store) -> None:
-    """No query groups or matches by a label that none of its series has, and no legend shows one."""
+    No query groups or matches by a label that none of its series has, and no legend shows one. Services of one name
+    are never added up: each aggregation keeps the namespace; ``topk`` and ``bottomk`` keep whole series.
+    """
+    settle(board(name, prometheus), set())
     opened = board(name, prometheus, "vision")
     settle(opened, set())
     for expression in opened.expressions():
         without_split = expression.replace(", split)", ")")  # the choice of the user
         assert set() == unknown_labels(prometheus, without_split), expression
+        for node in nodes(prometheus.get("parse_query", query=expression)):
+            if node.get("type") == "aggregation" and node["op"] not in {"topk", "bottomk"}:
+                assert not node["without"]
+                assert "service_namespace" in node["grouping"], expression
     for result in opened.results():
         shown = set(re.findall(r"\{\{(\w+)\}\}", result.target.get("legendFormat") or ""))
         assert all(any(label in series["metric"] for series in result.found) for label in shown), result
@@ -96,16 +93,6 @@ def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
         for node in nodes(prometheus.get("parse_query", query=rule["query"])):
             if node.get("type") == "aggregation" and not node["without"]:
                 assert {"service_namespace", "service_name", "training_run_id"} <= set(node["grouping"]), rule["name"]
-
-
-@pytest.mark.parametrize("name", BOARDS)
-def test_services_of_one_name_are_never_added_up(name: str, prometheus: Store) -> None:
-    """Each aggregation keeps the namespace; ``topk`` and ``bottomk`` keep whole series."""
-    for expression in board(name, prometheus).expressions():
-        for node in nodes(prometheus.get("parse_query", query=expression)):
-            if node.get("type") == "aggregation" and node["op"] not in {"topk", "bottomk"}:
-                assert not node["without"]
-                assert "service_namespace" in node["grouping"], expression
 
 
 def test_stopped_processes_are_listed(prometheus: Store) -> None:
@@ -212,44 +199,14 @@ def test_each_rank_run_and_metric_is_offered(prometheus: Store) -> None:
     assert means == {name: chosen[name] for name in means}
 
 
-@contextmanager
-def telling(command: Sequence[str], prometheus: Store, folder: Path) -> Iterator[None]:
-    """Run a command in a folder, with its metrics going to this Prometheus, until Ctrl-C."""
-    environment = {
-        **os.environ,
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{prometheus.url}/api/v1/otlp/v1/metrics",
-        "OTEL_METRIC_EXPORT_INTERVAL": "250",
-    }
-    with (folder / "command.log").open("w") as output:
-        running = subprocess.Popen(command, env=environment, cwd=folder, stdout=output, stderr=output)
-    try:
-        yield
-    finally:
-        running.send_signal(signal.SIGINT)
-        running.wait(DEADLINE)
-
-
 def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
     """A process without a launcher, a run, a rank and stages: all that is there is on the boards."""
     with store(backends, tmp_path) as prometheus:
         ranks = board("ranks", prometheus)
         of_stages = {each["title"] for each in ranks.content["panels"] if "training:" in json.dumps(each)}
         choices = ["--seconds=60", "--hidden=32", f"--run-dir={tmp_path / 'run'}", "--distributions=both"]
-        command = [sys.executable, str(DEMO), *choices]
-        with telling(command, prometheus, tmp_path):
+        endpoint = f"{prometheus.url}/api/v1/otlp/v1/metrics"
+        own = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "250"}
+        with started(tmp_path, DEMO, *choices, env=own, fresh=True):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | OF_THE_SYSTEM | of_stages)
-
-
-def test_a_simulation_is_shown(backends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With histograms of its step times nothing is empty but what is so where all is well; its late rank is found."""
-    with store(backends, tmp_path) as prometheus:
-        size = ("--ranks=4", "--stats=5", "--windows=1000", "--window=0.25")
-        command = [sys.executable, str(SIMULATE), *size, "--late=backward:2:10ms"]
-        monkeypatch.setenv("MONITEL_DISTRIBUTIONS", "histogram")
-        with telling(command, prometheus, tmp_path):
-            for name in BOARDS:
-                settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_THE_SYSTEM)
-            (suspect,) = prometheus.query("topk(1, avg_over_time(training:suspect:seconds[10s]))")
-    assert ("2", "backward") == (suspect["metric"]["training_rank"], suspect["metric"]["training_stage"])
-    assert pytest.approx(0.01, rel=0.1) == float(suspect["value"][1])

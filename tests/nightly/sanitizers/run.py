@@ -1,14 +1,10 @@
 """Run the tests that execute C code under AddressSanitizer and UndefinedBehaviorSanitizer: ``make sanitize``.
 
 The four distributions are built from a copy of the tree, with assertions and with warnings as errors, in a separate
-environment, so that no ``.so`` of the tree is replaced. Each process of the tests loads the libraries of the
-sanitizers, which end it with SIGABRT at the first fault. The reports of AddressSanitizer are printed at the end,
-including those of processes whose output and status a test ignores. Those of UndefinedBehaviorSanitizer are in the
-stderr of the process, which ``-s -n 0`` shows. CPython keeps memory until its end on purpose, so leaks are not searched
-here: ``tests/nightly/leaks`` does that.
+environment. The sanitizers end a process at the first fault. Reports of AddressSanitizer are printed at the
+end; those of UndefinedBehaviorSanitizer are in the stderr of the process, which ``-s -n 0`` shows.
 
-    python3 tests/nightly/sanitizers/run.py                          the tests below
-    python3 tests/nightly/sanitizers/run.py tests/unit/stats -x      these arguments of pytest
+    python3 tests/nightly/sanitizers/run.py [ARGUMENTS OF PYTEST]
 """
 
 import os
@@ -46,7 +42,7 @@ LEFT_OUT = {
     "tests/unit/test_public_api.py": "reads such files, too",
     "tests/processes/promises/test_import.py": "measures time",
 }
-MARKERS = "not timed and not python_twin"
+MARKERS = "not python_twin"
 #: The system did not give AddressSanitizer memory, or did not take it back: the code under test is not at fault.
 OF_THE_SYSTEM = ("AddressSanitizer failed to allocate", "AddressSanitizer failed to deallocate")
 

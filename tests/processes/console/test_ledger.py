@@ -70,7 +70,7 @@ import multiprocessing, sys, time
 
 def work(steps, seconds):
     time.sleep(seconds)
-    sys.argv[1:] = ["0", steps, "0.1", "0.5"]
+    sys.argv[1:] = ["0", steps, "0.05", "0.5"]
     exec(open("child.py").read())
 
 fork = multiprocessing.get_context("fork")
@@ -83,8 +83,8 @@ for each in children:
 """
 
 
-@pytest.mark.parametrize("late", [0, 3])
-def test_first_of_several_children_has_the_ledger(run: Run, console: Console, tmp_path: Path, late: int) -> None:
+@pytest.mark.parametrize("late", [0, 1.5])
+def test_first_of_several_children_has_the_ledger(run: Run, console: Console, tmp_path: Path, late: float) -> None:
     """Their parent has not imported monitel: they do not fight for it, nor is the second one an attempt.
 
     Nor if it trains when the first one has ended: it began before.

@@ -1,11 +1,9 @@
 """Processes that appear, end and are replaced while ``monitel top`` and ``monitel autopsy`` look at them."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.processes.console.commands import running
 from tests.processes.console.jobs import Console, Job, jobs, loop, ranks
 from tests.support.inbox import DEADLINE
 
@@ -47,26 +45,6 @@ def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Co
         for verdict in (rows[0]["verdict"], report["jobs"][0]["verdict"], *(each["verdict"] for each in later)):
             assert ("dead", 1) == (verdict["kind"], verdict["rank"])
         assert [[1], 2] == [report["jobs"][0]["dead"], len(later)]
-
-
-def test_death_is_known_from_monitel_run(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """``monitel run`` observes how the process ends, before it has delivered anything."""
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import monitel, os, sys\nmonitel.set_step(3)\nmonitel.emit('epoch')\nprint('ready', flush=True)\n"
-        "sys.stdin.readline()\nos.kill(os.getpid(), 9)\n"
-    )
-    with running("sh", "-c", f"{sys.executable} {script}; read line") as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert "ready\n" == process.stdout.readline()
-        with console.watching() as until:
-            until(lambda rows: states(rows) == {None: "alive"})
-            process.stdin.write("die\n")
-            process.stdin.flush()
-            row = until(lambda rows: rows[None]["death"])[None]
-        assert ("dead", "killed by SIGKILL", 3) == (row["state"], row["death"], row["step"])
-        process.communicate("\n", timeout=DEADLINE)
 
 
 def test_process_whose_c_code_holds_the_gil_is_silent(tmp_path: Path, console: Console, own_boxes: Path) -> None:

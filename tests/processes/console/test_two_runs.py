@@ -72,9 +72,10 @@ def check_time(run: dict[str, Any], began: float, ended: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "last"), [(JOB, 111), (BOTH, 111), (COUNTED, 42)], ids=["set", "set and counted", "counted"]
+    ("job", "last", "end"),
+    [(JOB, 111, ".shutdown()"), (BOTH, 111, ".__exit__(None, None, None)"), (COUNTED, 42, ""), (JOB, 111, "")],
+    ids=["shutdown", "with, set and counted", "again, counted", "again"],
 )
-@pytest.mark.parametrize("end", [".shutdown()", ".__exit__(None, None, None)", ""], ids=["shutdown", "with", "again"])
 def test_run_that_has_ended_has_its_own_numbers(train: Run, console: Console, job: str, last: int, end: str) -> None:
     """The first run counts from the start of the process, the second one from its ``configure()``."""
     ended = train(job + f'train("first", range(30)){end}\ntrain("second", range(100, 112))\n')
@@ -115,8 +116,11 @@ def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
         assert 80 in {value["value"] for value in each["values"] if value["name"] == "train.samples"}
 
 
-@pytest.mark.parametrize("job", [JOB, BOTH, COUNTED], ids=["set", "set and counted", "counted"])
-@pytest.mark.parametrize("killed", [False, True], ids=["ends", "killed"])
+@pytest.mark.parametrize(
+    ("job", "killed"),
+    [(JOB, False), (BOTH, True), (COUNTED, False), (COUNTED, True)],
+    ids=["set", "both", "counted", "killed"],
+)
 @pytest.mark.usefixtures("own_boxes")
 def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed: bool) -> None:
     """In ``top`` and ``autopsy``, and in the summary of ``monitel run`` when it has ended or was killed."""

@@ -63,9 +63,8 @@ def skip_without(library: str) -> None:
         pytest.skip(f"{library} is not installed")
 
 
-@pytest.mark.parametrize("when", ["first", "between", "last"])
+@pytest.mark.parametrize(("when", "end"), [("first", "wait"), ("between", "exit"), ("last", "exit"), ("last", "wait")])
 @pytest.mark.parametrize("library", [*LIBRARIES])
-@pytest.mark.parametrize("end", ["exit", "wait"])
 def test_threads_that_wait_in_c_are_threads_of_the_system(
     receiver: Receiver, tmp_path: Path, library: str, when: str, end: str
 ) -> None:

@@ -35,25 +35,6 @@ def test_secret_on_the_command_line_stays_in_the_process(
     assert_canary_unseen(secret, *(request.body for request in receiver.requests), tmp_path / "spool")
 
 
-@pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
-def test_resource_of_the_application_is_unchanged(receiver: Receiver, train: Run) -> None:
-    """If the application has providers, the windows have its resource, to which nothing is added about the host."""
-    script = """\
-from opentelemetry import metrics, trace
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
-resource = Resource({"service.name": "theirs"})
-metrics.set_meter_provider(MeterProvider([], resource))
-trace.set_tracer_provider(TracerProvider(resource=resource))
-with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool"):
-    monitel.stat("loss", [COUNT], 1e9).add(1)
-"""
-    train(script, receiver.url)
-    (point,) = receiver.points("loss.count")
-    assert {"service.name": "theirs", "monitel.pipeline": "windows"} == point.resource
-
-
 @pytest.mark.parametrize("first", ["monitel_otlp", "opentelemetry.sdk.trace"])
 def test_detector_is_found_by_its_name(run: Run, first: str) -> None:
     """Although the SDK creates resources during its import, any order of imports works."""

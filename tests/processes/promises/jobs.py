@@ -1,6 +1,5 @@
 """Jobs that a test drives line by line and kills, and the commands with which a user looks at them."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -8,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.processes.console.jobs import Console
 from tests.processes.patience import with_patience
 from tests.support.checks import wait_until
 from tests.support.commands import Printed, command
@@ -78,14 +78,9 @@ def replay(folder: Path, url: str) -> Printed:
 
 
 def autopsy(*arguments: object) -> dict[str, Any]:
-    printed = command("autopsy", *arguments, "--json")
-    assert 0 == printed.status, printed.errors
-    report: dict[str, Any] = json.loads(printed.output)
+    report: dict[str, Any] = Console(Path()).json("autopsy", *arguments)
     return report
 
 
 def top(*arguments: object) -> list[dict[str, Any]]:
-    printed = command("top", *arguments, "--once", "--json", "--interval", "0.1")
-    assert 0 == printed.status, printed.errors
-    rows: list[dict[str, Any]] = json.loads(printed.output)
-    return rows
+    return Console(Path()).rows(*arguments)

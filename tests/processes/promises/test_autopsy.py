@@ -74,16 +74,18 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
             assert "process.died" in text
 
 
-def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console) -> None:
+@pytest.mark.parametrize("command", [("top", "--once"), ("autopsy",)], ids=lambda command: command[0])
+def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console, command: tuple[str, ...]) -> None:
     """A sentence and the status 0 without a box; an unknown process or folder has the status 1, and a reason."""
-    assert console("autopsy").output.startswith("no black boxes of this user on this machine")
-    assert ([], []) == (console.json("autopsy")["processes"], console.json("autopsy")["jobs"])
+    assert console(*command).output.startswith("no black boxes of this user on this machine")
+    found = console.json(*command)
+    assert [] == (found if isinstance(found, list) else found["processes"] + found["jobs"])
     for target, words in {
         "4194305": "no such process runs",
         f"{os.getpid()}": "the process runs, but",
         "missing": "there is no folder",
         f"{tmp_path}": "it holds no black box",
     }.items():
-        ended = console("autopsy", target, status=1)
+        ended = console(*command, target, status=1)
         assert ("", True) == (ended.output, ended.errors.startswith("monitel: "))
         assert words in " ".join(ended.errors.split())

@@ -38,8 +38,8 @@ def crashing(number=signal.SIGSEGV):
     os.kill(os.getpid(), number)
     os._exit(99)
 
-def configure():
-    monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool", export_interval=3600.0)
+def configure(**options):
+    monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool", export_interval=3600.0, **options)
     monitel.emit("before")
     monitel.set_step(7)
 
@@ -69,51 +69,6 @@ def death(receiver: Receiver, folder: Path) -> dict[str, Any]:
     return receiver.records("process.died")[-1].attributes
 
 
-@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"])
-def test_event_has_the_signal_and_the_stacks_of_all_threads(
-    receiver: Receiver, train: Run, tmp_path: Path, name: str
-) -> None:
-    """Nothing is printed, and the exit status is that of the signal."""
-    number = signal.Signals[name]
-    ended = train(BEGIN + f"configure()\nprint(os.getpid(), flush=True)\ncrashing(signal.{name})\n", returncode=-number)
-    assert "" == ended.stderr
-    died = death(receiver, tmp_path)
-    assert ("signal", name, 7) == (died["process.exit.reason"], died["process.exit.signal"], died["training.step"])
-    assert 1 == stacks_in(died["code.stacktrace"])
-    expected = rf"process {ended.stdout.strip()} on .*: killed by {name} at step 7, [0-9.]+ m?s after it was set"
-    assert re.fullmatch(expected, died["message"])
-
-
-@pytest.mark.parametrize(
-    ("steps", "stderr", "file"),
-    [
-        pytest.param("faulthandler.enable(); configure()", 1, 0, id="before"),
-        pytest.param("configure(); faulthandler.enable()", 1, 0, id="after"),
-        pytest.param("into_file(); configure()", 0, 1, id="for another file"),
-        pytest.param("configure(); into_file(); shut_down()", 0, 1, id="after the end"),
-    ],
-)
-def test_faulthandler_of_the_application_wins(
-    *, receiver: Receiver, train: Run, tmp_path: Path, steps: str, stderr: int, file: int
-) -> None:
-    """The stacks are where the application wants them, and the event has that of the main thread at the snapshot."""
-    ended = train(BEGIN + f"{steps}\ncrashing()\n", returncode=-11)
-    other = tmp_path / "other"
-    assert (stderr, file) == (stacks_in(ended.stderr), stacks_in(other.read_text() if other.exists() else ""))
-    if "shut_down" not in steps:
-        assert " in waiting\n" not in death(receiver, tmp_path).get("code.stacktrace", "")
-
-
-@pytest.mark.parametrize("loss", ["faulthandler.disable()", "os.closerange(900, 1100); faulthandler.disable()"])
-def test_handler_returns_when_the_application_has_removed_it(
-    receiver: Receiver, train: Run, tmp_path: Path, loss: str
-) -> None:
-    """Within a second or so, with a new descriptor if the application has closed the first one."""
-    wait = "while not faulthandler.is_enabled(): time.sleep(0.001)\n"
-    train(BEGIN + f"configure()\n{loss}\n{wait}crashing()\n", returncode=-11, timeout=60)
-    assert 1 == stacks_in(death(receiver, tmp_path)["code.stacktrace"])
-
-
 #: A child sends the signal to the thread of C++, so that all others wait.
 IN_CPP = """\
 def crashing():
@@ -132,16 +87,59 @@ CRASHES = {
     "thread of C++": (IN_CPP, signal.SIGABRT),
     "thread of Python": ("thread = threading.Thread(target=crashing)\nthread.start()\nthread.join()\n", signal.SIGSEGV),
     "stack overflow": ("def crashing():\n    faulthandler._stack_overflow()\ncrashing()\n", signal.SIGSEGV),
+    **{
+        number.name: (f"crashing(signal.{number.name})\n", number)
+        for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+    },
 }
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_crash_may_be_anywhere(receiver: Receiver, train: Run, tmp_path: Path, crash: str) -> None:
-    """In a thread that Python does not know, in any other, and where the stack is full."""
+def test_event_has_the_signal_and_the_stacks_of_all_threads(
+    receiver: Receiver, train: Run, tmp_path: Path, crash: str
+) -> None:
+    """Wherever it crashes. Nothing is printed, and the exit status is that of the signal."""
     script, number = CRASHES[crash]
-    train(BEGIN + "configure()\n" + script, returncode=-number)
+    ended = train(BEGIN + "configure()\nprint(os.getpid(), flush=True)\n" + script, returncode=-number)
+    assert "" == ended.stderr
     died = death(receiver, tmp_path)
+    assert ("signal", 7) == (died["process.exit.reason"], died["training.step"])
     assert (number.name, 1) == (died["process.exit.signal"], stacks_in(died["code.stacktrace"]))
+    expected = rf"process {ended.stdout.strip()} on .*: killed by {number.name} at step 7, [0-9.]+ m?s after it was set"
+    assert re.fullmatch(expected, died["message"])
+
+
+@pytest.mark.parametrize(
+    ("steps", "stderr", "file"),
+    [
+        pytest.param("faulthandler.enable(); configure()", 1, 0, id="before"),
+        pytest.param("configure(); faulthandler.enable()", 1, 0, id="after"),
+        pytest.param("into_file(); configure()", 0, 1, id="for another file"),
+        pytest.param("configure(); into_file(); shut_down()", 0, 1, id="after the end"),
+        pytest.param("configure(); shut_down()", 0, 0, id="not used, after the end"),
+        pytest.param("configure(black_box=False)", 0, 0, id="not used, without a box"),
+    ],
+)
+def test_faulthandler_of_the_application_wins(
+    *, receiver: Receiver, train: Run, tmp_path: Path, steps: str, stderr: int, file: int
+) -> None:
+    """The stacks are where the application wants them, and the event has that of the main thread at the snapshot."""
+    ended = train(BEGIN + f"{steps}\ncrashing()\n", returncode=-11)
+    other = tmp_path / "other"
+    assert (stderr, file) == (stacks_in(ended.stderr), stacks_in(other.read_text() if other.exists() else ""))
+    assert ("Fatal" in ended.stderr) == bool(stderr)
+    if not steps.endswith(("shut_down()", "False)")):
+        assert " in waiting\n" not in death(receiver, tmp_path).get("code.stacktrace", "")
+
+
+@pytest.mark.parametrize("loss", ["faulthandler.disable()", "os.closerange(900, 1100); faulthandler.disable()"])
+def test_handler_returns_when_the_application_has_removed_it(
+    receiver: Receiver, train: Run, tmp_path: Path, loss: str
+) -> None:
+    """Within a second or so, with a new descriptor if the application has closed the first one."""
+    wait = "while not faulthandler.is_enabled(): time.sleep(0.001)\n"
+    train(BEGIN + f"configure()\n{loss}\n{wait}crashing()\n", returncode=-11, timeout=60)
+    assert 1 == stacks_in(death(receiver, tmp_path)["code.stacktrace"])
 
 
 @pytest.mark.parametrize(
@@ -171,13 +169,6 @@ crashing(signal.SIGABRT)
     assert (f"{-signal.SIGSEGV:d}\n", "") == (ended.stdout, (tmp_path / "child").read_text())
     assert "SIGABRT" == death(receiver, tmp_path)["process.exit.signal"]
     assert 1 == len(receiver.records("process.died"))
-
-
-def test_without_a_black_box_and_after_the_end_python_ends_as_before(train: Run) -> None:
-    """Nothing is installed any more, and nothing is printed."""
-    script = BEGIN.replace("export_interval", "black_box=False, export_interval") + "configure()\ncrashing()\n"
-    assert "" == train(script, returncode=-11).stderr
-    assert "Fatal" not in train(BEGIN + "configure()\nshut_down()\ncrashing()\n", returncode=-11).stderr
 
 
 def test_signal_that_the_process_survives(train: Run) -> None:

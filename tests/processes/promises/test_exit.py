@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.processes.patience import SHORT, with_patience
+from tests.processes.patience import IN_TIME, SHORT, with_patience
 from tests.processes.promises.jobs import replay
-from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
+from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN, Ended, Run
 from tests.support.series import increase
@@ -49,26 +49,36 @@ def test_everything_is_delivered_however_the_script_ends(
     assert ("Error" in end or "Interrupt" in end) == ended.stderr.count("Traceback")
 
 
-def test_slow_backend_receives_everything(receiver: Receiver, train: Run) -> None:
-    """An answer after 0.4 s is within the time of the exit."""
-    receiver.rule(lambda _request: Answer(delay=0.4))
-    train(TRAIN, receiver.url)
-    assert ALL == arrived(receiver)
-
-
-MANY = """\
-for number in range(25_000): monitel.emit("event", number=number)
+MANY = {
+    "events": "monitel.emit('event', number=number)",
+    "windows": "stat = stats[number % 100]; stat.add(number); stat.flush()",
+    "ranges": "with record_function(f'range {number}'): pass",
+}
+FILL = """\
+from threading import Thread
+from monitel.profiler import record_function
+stats = [Stat(f"stat{number}", [COUNT], 3600.0) for number in range(100)]
+for number in range(25_000):
+    PRODUCE
+def work():
+    while True:
+        sum(range(1000))
+Thread(target=work, daemon=True).start()
 """
 
 
-def test_many_items_at_the_end_are_all_on_disk(train: Run, run: Run) -> None:
-    """More than can be encoded in time: the rest is written as it is, and ``cat`` prints each once, in order."""
-    ended = train(CONFIGURE + MANY + PRINT_TIME, "http://127.0.0.1:9")
-    assert seconds_of_exit(ended) < DEADLINE
+@pytest.mark.timed
+@pytest.mark.parametrize("kind", MANY)
+def test_many_items_at_the_end_are_all_on_disk(train: Run, run: Run, kind: str) -> None:
+    """More than can be encoded in time, beside a thread that never waits; ``cat`` prints each once, in order."""
+    configure = CONFIGURE.replace(")", ", spans={'budget': 200_000})", 1)
+    ended = train(configure + FILL.replace("PRODUCE", MANY[kind]) + PRINT_TIME, "http://127.0.0.1:9")
+    assert seconds_of_exit(ended) < IN_TIME
     line = last_line(ended.stderr)
     assert (25_000, None) == (line.spooled, line.dropped)
-    found = re.findall(r'"key":"number","value":{"intValue":"(\d+)"}', run("-m", "monitel", "cat", "spool").stdout)
-    assert [*range(25_000)] == [*map(int, found)]
+    printed = run("-m", "monitel", "cat", "spool").stdout if kind == "events" else ""
+    found = re.findall(r'"key":"number","value":{"intValue":"(\d+)"}', printed)
+    assert [*range(25_000 if printed else 0)] == [*map(int, found)]
 
 
 OPEN = """\

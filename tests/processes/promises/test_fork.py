@@ -72,26 +72,80 @@ sys.exit(os.wait()[1])
 
 @pytest.mark.parametrize("leave", ["sys.exit()", "pass", "os._exit(not pipeline.shutdown())"])
 def test_child_exports_its_items(receiver: Receiver, train: Run, leave: str) -> None:
-    """Its totals start at zero, and it is another instance; the parent exports the parent's items once."""
+    """Its totals and traces are its own, and it is another instance; the parent exports the parent's items once."""
     child = f"""\
-pid = os.fork()
-if pid == 0:
-    loss.add(1)
-    loss.flush()
-    monitel.emit("child")
-    {leave}
-else:
-    assert os.waitpid(pid, 0)[1] == 0
-    print(os.getpid(), pid)
+import logging
+from monitel.profiler import record_function
+with record_function("around"):
+    pid = os.fork()
+    if pid == 0:
+        loss.add(1)
+        loss.flush()
+        logging.error("child")
+        with record_function("child"), record_function("child.inner"):
+            pass
+        {leave}
+    else:
+        assert os.waitpid(pid, 0)[1] == 0
+        print(os.getpid(), pid)
 """
-    ended = train(BEGIN + child, receiver.url)
+    ended = train(BEGIN.replace("0.05", "0.05, spans=True, logging_level='ERROR'") + child, receiver.url)
     assert [[1], [2]] == sorted(counts(receiver).values())
-    resources = {record.name: record.resource for record in receiver.records()}
-    assert (2, {"child", "parent"}) == (len(receiver.records()), {*resources})
+    assert {"around": "", "child": "", "child.inner": "child"} == receiver.parents()
+    resources = {record.name or record.body: record.resource for record in receiver.records()}
+    resources |= {span.name: span.resource for span in receiver.spans()}
+    assert (2, {"parent", "around", "child", "child.inner"}) == (len(receiver.records()), {*resources})
     pids = {name: each["process.pid"] for name, each in resources.items()}
     assert f"{pids['parent']} {pids['child']}" in ended.stdout
-    assert 2 == len({each["service.instance.id"] for each in resources.values()})
+    instances = {name: each["service.instance.id"] for name, each in resources.items()}
+    assert instances["child"] == instances["child.inner"] != instances["parent"] == instances["around"]
     assert 1 == len({each["host.name"] for each in resources.values()})
+
+
+def test_forked_child_has_no_steps(receiver: Receiver, train: Run) -> None:
+    """The child inherits an outdated step, so neither sampling nor step traces use it; all ids are unique."""
+    script = """\
+from monitel.profiler import record_function
+monitel.set_step(7)
+with record_function("step"):
+    pass
+if os.fork() == 0:
+    with record_function("child"):
+        pass
+    sys.exit()
+os.wait()
+"""
+    configure = CONFIGURE.replace("export_interval", "spans={'step_traces': True, 'steps': 10}, export_interval")
+    train(configure + script, receiver.url)
+    assert {"child": ""} == receiver.parents()
+
+
+def test_threads_of_a_forked_child_share_one_account(receiver: Receiver, train: Run) -> None:
+    """Threads that record the child's first items concurrently create one engine."""
+    script = """\
+import threading
+monitel.emit("parent")
+sys.setswitchinterval(1e-6)
+for _ in range(5):
+    if os.fork() == 0:
+        barrier = threading.Barrier(4)
+        def emit():
+            barrier.wait()
+            for _ in range(5):
+                monitel.emit("child")
+        threads = [threading.Thread(target=emit) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert pipeline.shutdown(10)
+        found = pipeline.account()["logs"]
+        assert (20, 20, 0, {}) == (found.recorded, found.delivered, found.folded, dict(found.dropped)), found
+        os._exit(0)
+    assert 0 == os.wait()[1]
+"""
+    train(CONFIGURE + script, receiver.url)
+    assert 100 == len(receiver.records("child"))
 
 
 COUNT = """\
@@ -221,6 +275,23 @@ def test_fork_while_another_thread_is_in_a_handler_does_not_hang(receiver: Recei
     """The child can do everything that the thread was about to do."""
     train(CONFIGURE + HELD, receiver.url)
     assert (4, 1) == (increase(receiver, "full.count"), increase(receiver, "mine.count"))
+
+
+def test_fork_beside_a_callback_that_hangs_does_not_wait(receiver: Receiver, train: Run) -> None:
+    """The callback of an instrument, in the thread that collects."""
+    script = """\
+import threading
+entered = threading.Event()
+def hang(_options):
+    entered.set()
+    threading.Event().wait()
+pipeline.meter_provider.get_meter("mine").create_observable_gauge("hangs", [hang])
+threading.Thread(target=pipeline.force_flush, daemon=True).start()
+entered.wait()
+if os.fork() == 0: os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    train(CONFIGURE + script, receiver.url, timeout=60)
 
 
 def test_each_process_has_a_separate_spool(receiver: Receiver, train: Run, tmp_path: Path) -> None:

@@ -76,37 +76,27 @@ def test_import_is_quick(run: Run) -> None:
 
 
 _TWIN = "import monitel; print(monitel.Stat.__mro__[1].__module__)"
+_NO_EXTENSION = 'import monitel, sys; assert not [name for name in sys.modules if name.endswith("_window_c")]; ' + _TWIN
+_MISSING = 'import sys; sys.modules["monitel.stats._window_c"] = None; ' + _TWIN
 
 
-@_C
-@pytest.mark.parametrize("value", ["", "0"])
-def test_window_is_in_c(run: Run, value: str) -> None:
-    """Wherever the extension was built."""
-    assert "monitel.stats._window_c" == printed(run, _TWIN, MONITEL_NO_EXTENSIONS=value)
+@pytest.mark.parametrize(
+    ("script", "value", "twin"),
+    [
+        pytest.param(_TWIN, "", "c", marks=_C),
+        pytest.param(_TWIN, "0", "c", marks=_C),
+        (_NO_EXTENSION, "1", "py"),
+        (_MISSING, "0", "py"),
+    ],
+    ids=["empty", "0", "1", "without a compiler"],
+)
+def test_window_is_in_c_unless_it_is_missing_or_forbidden(run: Run, script: str, value: str, twin: str) -> None:
+    """Wherever the extension was built; with MONITEL_NO_EXTENSIONS=1 no extension is loaded."""
+    assert f"monitel.stats._window_{twin}" == printed(run, script, MONITEL_NO_EXTENSIONS=value)
 
 
-def test_variable_selects_the_python_window(run: Run) -> None:
-    """With MONITEL_NO_EXTENSIONS=1 no extension is loaded, and everything that was recorded arrives."""
+def test_broken_extension_is_an_import_error(run: Run) -> None:
     script = """
-    import sys
-    import monitel
-    with monitel.testing.capture_events() as events:
-        loss = monitel.stat("loss")
-        for sample in (0.5, 0.25):
-            loss.add(sample)
-        monitel.flush()
-    assert {"loss.mean": 0.375, "loss.count": 2.0}.items() <= events[0].data.items()
-    assert [] == [name for name in sys.modules if name.startswith("monitel") and name.endswith("_c")]
-    print(monitel.Stat.__mro__[1].__module__)
-    """
-    assert "monitel.stats._window_py" == printed(run, script, MONITEL_NO_EXTENSIONS="1")
-
-
-def test_python_window_takes_the_place_of_a_missing_extension(run: Run) -> None:
-    """As without a compiler; an extension that is there and broken is an ImportError."""
-    missing = 'import sys; sys.modules["monitel.stats._window_c"] = None; ' + _TWIN
-    assert "monitel.stats._window_py" == printed(run, missing)
-    broken = """
     import sys
     class Broken:
         def find_spec(self, name, *_):
@@ -118,7 +108,7 @@ def test_python_window_takes_the_place_of_a_missing_extension(run: Run) -> None:
     except ImportError:
         print("broken")
     """
-    assert "broken" == printed(run, broken)
+    assert "broken" == printed(run, script)
 
 
 @_C

@@ -61,18 +61,24 @@ def moment(text: str) -> float:
 
 
 def test_stopped_process_is_silent_until_it_goes_on(tmp_path: Path) -> None:
-    """Without a heartbeat for three seconds it is ``silent``, and not dead; its last step and waits stay visible."""
+    """Without a heartbeat for three seconds it is ``silent``, and not dead; its last step and waits stay visible.
+
+    Looking takes no lock and writes nothing: the files of the record stay the same.
+    """
     with running(tmp_path, NOWHERE) as job:
         job.do(RECORD)
         job.wait_for_sample(0.5, "train.loss")
         job.process.send_signal(signal.SIGSTOP)
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = [job.row()]
+        (box,) = (each for each in os.scandir(os.environ["MONITEL_BLACK_BOX_DIR"]) if each.is_dir())
+        before = {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
 
         def is_silent() -> bool:
             rows.append(job.row())
             return bool(rows[-1]["state"] == "silent")
 
         wait_until(is_silent, "silence")
+        assert before == {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
         for row in rows:
             age = moment(row["time"]) - moment(row["last_seen"])
             assert age > 2.5 if row["state"] == "silent" else age < 8, row
@@ -125,21 +131,6 @@ def test_forked_child_writes_nothing_into_its_parents_record(tmp_path: Path) -> 
         job.do("monitel.set_step(8)\nwaiting.__exit__(None, None, None)")
         row = job.row()
         assert (8, []) == (row["step"], row["waits"])
-
-
-def test_looking_changes_nothing(tmp_path: Path) -> None:
-    """``top`` takes no lock and writes nothing: the files of the record stay the same, and so does their owner."""
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.wait_for_sample(0.5, "train.loss")
-        (box,) = (each for each in os.scandir(os.environ["MONITEL_BLACK_BOX_DIR"]) if each.is_dir())
-        job.process.send_signal(signal.SIGSTOP)
-        before = {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
-        top()
-        assert before == {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
-        job.process.send_signal(signal.SIGCONT)
-        job.kill()
-    assert "dead" == job.row()["state"]
 
 
 def test_process_without_a_record_has_no_row(tmp_path: Path) -> None:

@@ -1,17 +1,19 @@
 """A job beside a dead backend: it ends nevertheless, what is left is on disk exactly, and is delivered once."""
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.processes.patience import SHORT, with_patience
+from tests.processes.patience import IN_TIME, SHORT, with_patience
 from tests.support import hostile
 from tests.support.checks import NEEDS_GRPC
 from tests.support.commands import command
-from tests.support.hostile import Peer, refusing_url
-from tests.support.inbox import DEADLINE, Answer
+from tests.support.hostile import Peer, refusing_url, url_of
+from tests.support.inbox import Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script
+from tests.support.scripts import PRINT_TIME, Ended, Run, finish, started, wait_until_ready, write_script
 from tests.support.spools import Content, cat, files, last_line
 
 #: An attempt could last an hour: only the exit itself is short.
@@ -31,19 +33,26 @@ for number in range(100):
         monitel.emit(f"event {number}", number=number)
 clock.advance(1)
 """
-PRINT_TIME = "print(time.monotonic(), flush=True)\n"
 
 
 @pytest.fixture
 def dead(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The variables for a backend that is down, silent, or answers so slowly that an answer takes hours."""
+    """The variables for a backend that is down, silent, too slow by hours, busy, or has no room for connections."""
     kind, _, protocol = request.param.partition(" over ")
     variables = {**PATIENT, "OTEL_EXPORTER_OTLP_PROTOCOL": {"gRPC": "grpc", "": "http/protobuf"}[protocol]}
-    if kind == "down":
-        yield {**variables, "URL": refusing_url()}
-        return
-    with Peer(hostile.drips_headers if kind == "drips" else hostile.never_reads) as peer:
-        yield {**variables, "URL": peer.url}
+    with ExitStack() as stack:
+        if kind == "down":
+            url = refusing_url()
+        elif kind == "full":
+            url = url_of(stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0)))
+        elif kind == "busy":
+            busy = stack.enter_context(Receiver())
+            busy.rule(lambda _request: Answer(503, {"Retry-After": "3600"}))
+            url = busy.url
+        else:
+            behave = hostile.drips_headers if kind == "drips" else hostile.never_reads
+            url = stack.enter_context(Peer(behave)).url
+        yield {**variables, "URL": url}
 
 
 def check_content(content: Content) -> None:
@@ -64,13 +73,14 @@ def check_arrived(receiver: Receiver) -> None:
 
 def check_time(ended: Ended) -> None:
     """Check that the process has not waited for its backend after it printed the time."""
-    assert ended.at - float(ended.stdout.splitlines()[-1]) < DEADLINE
+    assert ended.at - float(ended.stdout.splitlines()[-1]) < IN_TIME
 
 
 OVER_GRPC = [pytest.param(f"{each} over gRPC", marks=NEEDS_GRPC) for each in ("down", "silent")]
 
 
-@pytest.mark.parametrize("dead", ["down", "silent", "drips", *OVER_GRPC], indirect=True)
+@pytest.mark.timed
+@pytest.mark.parametrize("dead", ["down", "silent", "drips", "full", "busy", *OVER_GRPC], indirect=True)
 def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     receiver: Receiver, train: Run, dead: dict[str, str]
 ) -> None:
@@ -160,6 +170,7 @@ if not sys.argv[1]:
 """
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("backend", ["healthy", "none"])
 def test_exit_does_not_wait_for_a_disk_that_hangs(receiver: Receiver, train: Run, backend: str) -> None:
     """A healthy backend receives everything; without one all items are dropped, and the last line reports it."""

@@ -72,6 +72,7 @@ def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_p
     assert [] == [*tmp_path.rglob("*.spool")]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("backend", "where"),
     [("refusing", PAUSE), ("blackholed", PAUSE), ("blackholed", "blocked()\n"), ("dripping", "blocked()\n")],
@@ -116,45 +117,48 @@ signal.signal(signal.SIGTERM, theirs)
 WITH_TRUE = BEGIN.replace("spool_dir=", "sigterm=True, spool_dir=")
 
 
-def test_previous_handler_is_called_after_the_delivery(receiver: Receiver, terminate: Terminate) -> None:
-    """With ``sigterm=True``: it gets the signal once, and decides the status."""
-    ended = terminate(THEIRS.format("sys.exit(7)") + WITH_TRUE + PAUSE, receiver.url, status=7)
-    assert (f"theirs {signal.SIGTERM:d}\n", ALL) == (ended.stdout, arrived(receiver))
-    assert 1 == ended.stderr.count("monitel: exported")
+DUMP = "import faulthandler, signal\nfaulthandler.register(signal.SIGTERM, all_threads=False, chain={})\n"
+HANDLE = "import signal\nsignal.signal(signal.SIGTERM, {})\nhandler = signal.getsignal(signal.SIGTERM)\n"
+LATE = 'monitel.emit("late")\n'
+KEPT = f"{LIVE_ON}assert signal.getsignal(signal.SIGTERM) == handler\n{LATE}"
+#: Scripts, their status and output, and whether they record ``late`` after the signal.
+HANDLERS: dict[str, tuple[str, int, str, bool]] = {
+    # With sigterm=True: it gets the signal once, after the delivery, and decides the status.
+    "previous": (THEIRS.format("sys.exit(7)") + WITH_TRUE + PAUSE, 7, f"theirs {signal.SIGTERM:d}\n", False),
+    "ignored": (HANDLE.format("signal.SIG_IGN") + BEGIN + KEPT, 0, "", True),
+    "ignored, with True": (HANDLE.format("signal.SIG_IGN") + WITH_TRUE + KEPT, 0, "", True),
+    # With "auto" the application's stays the only one, in Python or in C, and the pipeline ends at exit.
+    "kept": (HANDLE.format("lambda *_: None") + BEGIN + KEPT, 0, "", True),
+    "kept, in C": (DUMP.format(False) + BEGIN + LIVE_ON + LATE, 0, "", True),
+    # A later one that calls monitel's decides: everything is flushed, and the pipeline continues.
+    "later": (BEGIN + LATER + LIVE_ON + LATE, 0, "later\n", True),
+    "later, in C": (BEGIN + LATER + 'blocked("cat; sleep 1.5")\n' + LATE, 0, "later\n", True),
+    "later, which exits": (BEGIN + LATER.replace('print("later", flush=True)', "os._exit(7)") + PAUSE, 7, "", False),
+    "later, after the shutdown": (BEGIN + LATER + "pipeline.shutdown()\n" + LIVE_ON, 0, "later\n", False),
+    # Python cannot see a handler of a C library.
+    "previous, in C": (DUMP.format(False) + WITH_TRUE + LIVE_ON, 0, "", False),
+    "later, of a C library": (BEGIN + DUMP.format(True) + "pipeline.force_flush(60)\n" + LIVE_ON, 0, "", False),
+}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_handlers_of_the_application_are_called(receiver: Receiver, terminate: Terminate, handler: str) -> None:
+    """From before or later, in Python or in C: everything is delivered once, and they decide what happens then."""
+    script, status, printed, late = HANDLERS[handler]
+    ended = terminate(script, receiver.url, status=status)
+    assert printed == ended.stdout.replace("ready\n", "")
+    assert (ALL[0], [*ALL[1], *["late"] * late]) == arrived(receiver)
+    assert ("faulthandler.register" in script) == ended.stderr.count("most recent call first")
+    assert ("os._exit" not in script) == ended.stderr.count("monitel: exported")
 
 
 def test_previous_handler_may_continue(receiver: Receiver, terminate: Terminate) -> None:
     """The pipeline has ended, and another ``configure()`` records again."""
     wait = READY + "while not seen: time.sleep(0.01)\n"
-    late = "monitel.emit('late')\n" + CONFIGURE + "monitel.emit('again')\nassert pipeline.shutdown()\nprint('end')\n"
-    ended = terminate(
-        "seen = []\n" + THEIRS.format("seen.append(number)") + WITH_TRUE + wait + late, receiver.url, status=0
-    )
-    assert "theirs 15\nend\n" == ended.stdout
+    late = LATE + CONFIGURE + "monitel.emit('again')\nassert pipeline.shutdown()\nprint('end')\n"
+    script = "seen = []\n" + THEIRS.format("seen.append(number)") + WITH_TRUE + wait + late
+    assert "theirs 15\nend\n" == terminate(script, receiver.url, status=0).stdout
     assert ["checkpoint", "again"] == receiver.record_names()
-
-
-@pytest.mark.parametrize(
-    "before",
-    [
-        "signal.signal(signal.SIGTERM, lambda *_: None)\n",
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n",
-        pytest.param("faulthandler.register(signal.SIGTERM)\n", id="C"),
-    ],
-)
-def test_auto_does_not_replace_a_handler(receiver: Receiver, terminate: Terminate, before: str) -> None:
-    """The application's stays the only one, in Python or in C, and the pipeline ends at exit."""
-    before = BLOCKED + before + "handler = signal.getsignal(signal.SIGTERM)\n"
-    late = "assert signal.getsignal(signal.SIGTERM) == handler\nmonitel.emit('late')\n"
-    terminate(before + CONFIGURE + RECORD + LIVE_ON + late, receiver.url, status=0)
-    assert (ALL[0], ["checkpoint", "late"]) == arrived(receiver)
-
-
-def test_ignored_signal_stays_ignored(receiver: Receiver, terminate: Terminate) -> None:
-    """Even with ``sigterm=True``; the pipeline continues."""
-    ignore = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-    terminate(ignore + WITH_TRUE + LIVE_ON + "monitel.emit('late')\n", receiver.url, status=0)
-    assert ["checkpoint", "late"] == receiver.record_names()
 
 
 def test_false_handles_nothing(receiver: Receiver, terminate: Terminate) -> None:
@@ -171,41 +175,6 @@ def test_launcher_handles_nothing(receiver: Receiver, run: Run, tmp_path: Path) 
     script.write_text(f"{begin}{CONFIGURE}monitel.emit('x')\n{check}")
     run(script, receiver.url, env={"MONITEL_RUN_EVENTS": "1"})
     assert ["x"] == receiver.record_names()
-
-
-@pytest.mark.parametrize("where", [LIVE_ON, 'blocked("cat; sleep 1.5")\n'], ids=["in Python", "in C"])
-def test_later_handler_that_calls_this_one_decides(receiver: Receiver, terminate: Terminate, where: str) -> None:
-    """Items are flushed, the pipeline continues, and what is recorded later is delivered at exit."""
-    late = "monitel.emit('late')\n"
-    assert "later\n" == terminate(BEGIN + LATER + where + late, receiver.url, status=0).stdout.replace("ready\n", "")
-    assert (ALL[0], ["checkpoint", "late"]) == arrived(receiver)
-
-
-def test_later_handler_may_end_the_process(receiver: Receiver, terminate: Terminate) -> None:
-    """The flush comes before."""
-    terminate(BEGIN + LATER.replace('print("later", flush=True)', "os._exit(7)") + PAUSE, receiver.url, status=7)
-    assert ALL == arrived(receiver)
-
-
-def test_later_handler_stays_after_the_shutdown(receiver: Receiver, terminate: Terminate) -> None:
-    """The one that it calls does nothing any more."""
-    ended = terminate(BEGIN + LATER + "pipeline.shutdown()\n" + LIVE_ON, receiver.url, status=0)
-    assert ("later\n", 1) == (ended.stdout, ended.stderr.count("monitel: exported"))
-
-
-DUMP = "import faulthandler, signal\nfaulthandler.register(signal.SIGTERM, all_threads=False, chain={})\n"
-
-
-@pytest.mark.parametrize(
-    "script",
-    [DUMP.format(False) + WITH_TRUE, BEGIN + DUMP.format(True) + "pipeline.force_flush(60)\n"],
-    ids=["from before", "later"],
-)
-def test_handler_of_a_c_library_is_called(receiver: Receiver, terminate: Terminate, script: str) -> None:
-    """Python cannot see it: one from before is called after the delivery, and a later one decides."""
-    ended = terminate(script + LIVE_ON + "print('alive')\n", receiver.url, status=0)
-    assert ("alive\n", 1) == (ended.stdout, ended.stderr.count("most recent call first"))
-    assert ALL == arrived(receiver)
 
 
 def test_end_that_fails_does_not_keep_the_process_alive(receiver: Receiver, terminate: Terminate) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
+from tests.processes.console.jobs import Console
 from tests.processes.promises.jobs import autopsy, running, top
 from tests.support.checks import wait_until
 from tests.support.commands import command
@@ -95,14 +96,20 @@ def test_process_is_seen_while_it_runs_and_after_a_kill(
     assert [] == [*own_boxes.iterdir()]
 
 
-def test_program_without_an_exporter_is_seen_under_run() -> None:
-    """While it runs, and after a kill by the event of its death."""
+def test_program_without_an_exporter_is_seen_under_run(console: Console) -> None:
+    """While it runs; after a kill by its death, which ``monitel run`` observes before its command has ended."""
     Path("train.py").write_text(f"import os, sys\nimport monitel\n{WORK}os.kill(os.getpid(), 9)\n")
-    with started(Path.cwd(), *RUN[1:], sys.executable, "train.py", fresh=True) as process:
+    command = ["sh", "-c", f"{sys.executable} train.py; read line"]
+    with started(Path.cwd(), *RUN[1:], *command, fresh=True) as process, console.watching() as until:
         pid = wait_for_work(process)["pid"]
         (found,) = autopsy(pid)["processes"]
         check(found)
-        assert -signal.SIGKILL == finish(process, "\n").status
+        assert process.stdin is not None
+        process.stdin.write("die\n")
+        process.stdin.flush()
+        row = until(lambda rows: rows[None]["death"])[None]
+        assert ("dead", "killed by SIGKILL", 41) == (row["state"], row["death"], row["step"])
+        assert 0 == finish(process, "end\n").status
     (found,) = autopsy(pid)["processes"]
     assert ("dead", "killed by SIGKILL", 41) == (found["state"], found["death"], found["step"])
     assert "train.py" in found["stacks"]
@@ -189,7 +196,15 @@ for number in range(20):
     assert 16 <= len([*own_boxes.iterdir()]) <= 17
 
 
-@pytest.mark.parametrize("where", ["main", "a thread", "a with"])
+#: A function that fails is called by the main thread, by another one, and within a block of an exporter.
+FAILURES = {
+    "main": "threading.Thread(target=hang).start()\nfail()\n",
+    "a thread": "thread = threading.Thread(target=fail)\nthread.start()\nthread.join()\nhang()\n",
+    "a with": "try:\n    with monitel_tensorboard.install('other'): fail()\nexcept ValueError: hang()\n",
+}
+
+
+@pytest.mark.parametrize("where", FAILURES)
 def test_last_exception(where: str) -> None:
     """Type, message and the application's line are in the record of a process that then hangs, and hooks are called."""
     script = f"""\
@@ -203,22 +218,7 @@ def fail():
 def hang():
     {READY.strip()}
     sys.stdin.readline()
-def in_main():
-    threading.Thread(target=hang).start()
-    fail()
-def in_thread():
-    thread = threading.Thread(target=fail)
-    thread.start()
-    thread.join()
-    hang()
-def in_with():
-    try:
-        with monitel_tensorboard.install("other"):
-            fail()
-    except ValueError:
-        hang()
-{ {"main": "in_main", "a thread": "in_thread", "a with": "in_with"}[where] }()
-"""
+{FAILURES[where]}"""
     line = script.split("\n").index('    json.loads("{")  # fails') + 1
     with working(script) as process:
         assert process.stdout is not None

@@ -105,17 +105,8 @@ def test_dead_rank_stays_with_its_last_step(tmp_path: Path, console: Console) ->
         assert [1] == [row["rank"] for row in console.rows(running[1].process.pid)]
 
 
-def test_nothing_there_and_wrong_arguments(tmp_path: Path, console: Console) -> None:
-    """A sentence, an empty list, and the exit statuses of the documentation."""
-    assert console.top().startswith("no black boxes of this user on this machine, ")
-    assert [] == console.rows()
-    for target, words in (
-        ("4194305", "there is no black box of process 4194305: no such process runs"),
-        ("/nowhere", "there is no folder '/nowhere'"),
-        (tmp_path, "it holds no black box, and no spool"),
-    ):
-        ended = console("top", target, "--once", status=1)
-        assert ("", True) == (ended.output, words in ended.errors)
+def test_wrong_arguments(console: Console) -> None:
+    """The exit statuses are those of the documentation."""
     console("top", "--sort", "nothing", status=2)
     ended = console("top", status=1)
     assert ended.errors.startswith(

@@ -36,20 +36,25 @@ def child_of(folder: Path) -> Path:
 def test_exit_writes_open_windows(script: Run, tmp_path: Path, end: str, status: int) -> None:
     """A script that neither flushes nor uninstalls loses no window; an exit handler may still log.
 
-    The end of the run is a text and no chart.
+    The end of the run is a text and no chart. The seconds of the activities add up to the life of the process.
     """
-    exiting = (
-        "import atexit\nos.environ['MONITEL_RUN_EVENTS'] = '1'\n"
-        + INSTALL
-        + "atexit.register(monitel.emit, 'end', ok=True)\nloss.add(1)\n"
-        + end
+    ended = script(
+        f"import atexit\nos.environ['MONITEL_RUN_EVENTS'] = '1'\n{INSTALL}"
+        "atexit.register(monitel.emit, 'end', ok=True)\nmonitel.set_step(3)\nloss.add(1)\n"
+        f"print(monitel.ledger().elapsed_ns)\n{end}",
+        returncode=status,
     )
-    assert "" == script(exiting, returncode=status).stderr
+    assert "" == ended.stderr
     points = read(tmp_path / "runs")
-    assert ([(0, 1)], {"loss/sum", "events/end"}) == (points["loss/sum"], {*points})
+    assert ([(3, 1)], {"loss/sum", "events/end"}) == (points["loss/sum"], {*points})
     tags = reader_of(tmp_path / "runs").Tags()
     assert {"loss/sum"} == {tag for tag in tags["scalars"] if not tag.startswith(LEDGER)}
     assert {"events/run.started", "events/end", "events/run.ended"} == {*tags["tensors"]}
+    found = read(tmp_path / "runs", ledger=True)
+    times = {f"training.time/{name}" for name in ("startup", "step", "shutdown")}
+    assert {*times, "training.goodput"} == set(found)
+    assert int(ended.stdout) / 1e9 <= sum(float(found[name][-1][1]) for name in times) * (1 + 1e-6)
+    assert {3} == {each[-1][0] for each in found.values()}
 
 
 #: An installation that ends while another one goes on.
@@ -75,17 +80,6 @@ def test_sigterm_does_not_wait_for_a_lock_that_it_has_interrupted(script: Run, t
     sent += "            os.kill(os.getpid(), signal.SIGTERM)\n            time.sleep(60)\n"
     script(sent + "monitel.register_event_handler(handle)\nmonitel.emit('last')\n", returncode=-15)
     assert "events/last" in read(tmp_path / "runs")
-
-
-def test_last_point_of_the_ledger_has_the_shutdown(script: Run, tmp_path: Path) -> None:
-    """The seconds of the activities add up to the life of the process, at the last step."""
-    ended = script(INSTALL + "for step in range(4):\n    monitel.set_step(step)\nprint(monitel.ledger().elapsed_ns)\n")
-    found = read(tmp_path / "runs", ledger=True)
-    names = {"startup", "step", "shutdown"}
-    assert {*(f"training.time/{name}" for name in names), "training.goodput"} == set(found)
-    total = sum(float(points[-1][1]) for tag, points in found.items() if tag != "training.goodput")
-    assert int(ended.stdout) / 1e9 <= total * (1 + 1e-6)
-    assert {3} == {points[-1][0] for points in found.values()}
 
 
 def test_exit_on_a_hanging_disk_is_bounded(script: Run) -> None:
@@ -238,12 +232,3 @@ assert (writer.close(), writer.dropped) == (True, 0)
 """)
     assert 1 == len(list((tmp_path / "runs").iterdir()))
     assert {"loss": [(step, step) for step in range(10)]} == read(tmp_path / "runs")
-
-
-def test_writing_needs_neither_torch_nor_tensorflow(script: Run) -> None:
-    """Only tensorboard."""
-    ended = script(
-        'with monitel_tensorboard.SummaryWriter("runs") as writer:\n    writer.add_text("note", "text")\n'
-        'print({"torch", "tensorflow"} & set(sys.modules))\n'
-    )
-    assert "set()\n" == ended.stdout
