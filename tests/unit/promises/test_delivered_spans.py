@@ -262,7 +262,8 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
     assert pipeline.shutdown(DEADLINE)
     assert {"job": "", "kept": "job", FOLDED: "job"} == receiver.parents()  # its parent is that of the first span
     found = receiver.span(FOLDED).attributes
-    assert (1200, 720.6) == (found[f"{FOLDED}.count"], pytest.approx(found[f"{FOLDED}.seconds"]))
+    assert 1200 == found[f"{FOLDED}.count"]
+    assert found[f"{FOLDED}.seconds"] == pytest.approx(720.6)
     longest = range(1000, 990, -1)
     cut = [f"{number} \ud800 {'x' * 200}"[:100].replace("\ud800", "\\ud800") for number in longest]
     assert (cut, [number / 1000 for number in longest]) == (found[f"{FOLDED}.names"], found[f"{FOLDED}.name_seconds"])

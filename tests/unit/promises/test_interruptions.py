@@ -32,9 +32,8 @@ def exact(monitel: ModuleType, twin: str) -> None:
 def interrupt(handle: Callable[[int], object], work: Callable[[], object]) -> None:
     """Repeat ``work`` in this thread while signals interrupt it; ``handle`` gets the number of the signal.
 
-    A thread sends each signal to this one when the last was handled. A timer of the system would not do: its signal
-    may arrive in a native thread, such as those of NumPy and gRPC, and CPython then runs no handler until this thread
-    waits for the GIL; and handlers of a slow machine would interrupt each other.
+    A thread sends each signal to this one when the last was handled. A signal of the system's timer may arrive in a
+    native thread, such as those of NumPy, and CPython then runs no handler until this thread waits for the GIL.
     """
     main, handled = threading.get_ident(), threading.Semaphore(0)
     numbers = iter(range(1, INTERRUPTS + 1))
@@ -51,15 +50,12 @@ def interrupt(handle: Callable[[int], object], work: Callable[[], object]) -> No
             signal.pthread_kill(main, signal.SIGALRM)
             in_time.append(handled.acquire(timeout=DEADLINE))
 
-    previous, interval = signal.signal(signal.SIGALRM, on_signal), sys.getswitchinterval()
-    sender = threading.Thread(target=send)
-    sys.setswitchinterval(1e-5)
+    previous, sender = signal.signal(signal.SIGALRM, on_signal), threading.Thread(target=send)
     try:
         sender.start()
         while sender.is_alive():
             work()
     finally:
-        sys.setswitchinterval(interval)
         sender.join()
         signal.signal(signal.SIGALRM, previous)
     assert [True] * INTERRUPTS == in_time
@@ -83,6 +79,7 @@ def after_each_call(package: ModuleType, interruption: Callable[[], object]) -> 
 
 
 def check(stat: Any, events: list[Any], added: int, total: float) -> None:
+    """Check that each sample is in one window or discarded, and that windows agree with their distributions."""
     stat.flush()
     windows = sorted((each.window for each in events if each.window), key=lambda window: int(window.end_ns))
     assert added == sum(window.count for window in windows) + stat.discarded
@@ -98,11 +95,11 @@ def check(stat: Any, events: list[Any], added: int, total: float) -> None:
 
 
 @pytest.mark.parametrize("max_samples", [NO_LIMIT, 40])
-@pytest.mark.usefixtures("exact")
+@pytest.mark.usefixtures("exact", "frequent_switches")
 def test_signal_handler_adds_to_the_stat_that_it_interrupts(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], max_samples: int
 ) -> None:
-    """And flushes it: each sample is in one window or discarded, and windows agree with their distributions."""
+    """And flushes it."""
     stat = make_stat("x", None, 0.1, max_samples)
     rounds, samples = [0], [float(1 << number * 5 % 8) for number in range(8)]  # sums are exact
 
@@ -127,9 +124,7 @@ def test_interruption_after_any_call_loses_nothing(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], max_samples: int
 ) -> None:
     """As above, at each place where CPython runs signal handlers: the Python window has many, the C window few."""
-    stat = make_stat("x", None, 60.0, max_samples)
-    added = [0]
-    depth = [0]
+    stat, added, depth = make_stat("x", None, 60.0, max_samples), [0], [0]
 
     def add() -> None:
         added[0] += 1
@@ -152,8 +147,8 @@ def test_interruption_after_any_call_loses_nothing(
         interrupted += len(interruptions)
         if windows := [event.window for event in events]:
             latest = max(windows, key=lambda window: int(window.end_ns))  # it may be logged before an earlier one
-            got = {aggregation.name: value for aggregation, value in stat.get().items()}
-            assert (latest.count, latest.sum) == (got["COUNT"], got["SUM"])
+            got = stat.get()
+            assert (latest.count, latest.sum) == (got[monitel.COUNT], got[monitel.SUM])
     assert interrupted > 30
     check(stat, events, added[0], float(added[0]))
 
@@ -184,11 +179,8 @@ def test_thread_adds_while_another_is_at_any_call(
 def test_interrupted_stat_stops_no_description_of_all_windows(
     make_stat: MakeStat, monitel: ModuleType, clock: Any
 ) -> None:
-    """Code that interrupts a Stat may wait for a lock of whoever describes the open windows, as a snapshot does.
-
-    The window is in the next description.
-    """
-    stat, lock, waited = make_stat(), threading.Lock(), list[bool]()
+    """Code that interrupts a Stat may wait for a lock of whoever describes the open windows, as a snapshot does."""
+    stat, lock, waited = make_stat("x", [monitel.COUNT]), threading.Lock(), list[bool]()
     open_windows = monitel.stats.window_sinks.open_windows
 
     def interruption() -> None:
@@ -212,14 +204,14 @@ def test_interrupted_stat_stops_no_description_of_all_windows(
         stat.add(1.0)
         stat.flush()
     assert all(waited)
-    stat.add(1.0)
+    stat.add(1.0)  # its window is in the next description
     assert stat._serial in {installed.stats.window.key(each)[0] for each in open_windows()}
 
 
+@pytest.mark.usefixtures("frequent_switches")
 def test_signal_handler_emits_within_emit(events: list[Any]) -> None:
     """Each event is handled once, and a counter and a wait that are interrupted are exact."""
-    counter, wait = installed.counter("events"), installed.WaitCounter("wait")
-    emitted = [0]
+    counter, wait, emitted = installed.counter("events"), installed.WaitCounter("wait"), [0]
 
     def work() -> None:
         installed.emit("work", number=emitted[0])
@@ -243,7 +235,7 @@ def test_signal_handler_emits_within_emit(events: list[Any]) -> None:
 
 
 class _Phoenix:
-    """Adds a sample and logs an event when it is destructed, by the garbage collector for instance."""
+    """Adds a sample and logs an event when the garbage collector destructs it."""
 
     def __init__(self, die: Callable[[], object]) -> None:
         self.itself = self
@@ -306,10 +298,10 @@ class _Interrupted(BaseException):
     """As KeyboardInterrupt, which would end the tests if it came too late."""
 
 
+@pytest.mark.usefixtures("frequent_switches")
 def test_interrupted_add_leaves_no_lock(make_stat: MakeStat, events: list[Any], run_threads: Any) -> None:
     """After Ctrl+C anywhere inside add(), other threads can use the Stat, and it has consistent numbers."""
-    stat, raised = make_stat("x", None, 3600.0), [0]
-    armed: list[bool] = []
+    stat, raised, armed = make_stat("x", None, 3600.0), [0], list[bool]()
 
     def work() -> None:
         with suppress(_Interrupted):

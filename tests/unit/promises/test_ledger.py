@@ -99,7 +99,6 @@ def histories(jobs: Sequence[Job]) -> list[History]:
 
 @given(JOBS)
 def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> None:
-    """With any kills and resumes, ``step``, ``repeated``, ``down`` and ``startup`` are those of the steps, exactly."""
     truth = Truth()
     for number, history in enumerate(histories(jobs)):
         truth.add(jobs[number], first=number == 0)
@@ -107,22 +106,8 @@ def test_every_nanosecond_of_every_attempt_is_counted_once(jobs: list[Job]) -> N
         assert truth.activities() == {name: time_ns for name, time_ns in run.activities.items() if time_ns}
         assert sum(run.activities.values()) == run.elapsed_ns == run.last_ns - run.start_ns
         assert (10**18, number + 1, history.attempt.last_ns) == (run.start_ns, run.attempts, run.last_ns)
+        assert (run.goodput or 0) * run.elapsed_ns == pytest.approx(run.activities.get("step", 0))
         assert (100 if run.elapsed_ns else 0) == sum(each.percent for each in parts_of(run.activities))
-
-
-@pytest.mark.parametrize(
-    ("begin", "step", "repeated"),
-    [(12, 55, None), (13, 55, None), (11, 30, 25), (10, 5, 50), (None, 55, None)],
-    ids=["continues", "skips a step", "repeats a step", "repeats all", "counts from one"],
-)
-def test_steps_that_are_made_again_are_repeated_once(begin: int | None, step: int, repeated: int | None) -> None:
-    """An attempt that resumes at a lower step makes the time of the later ones repeated, and nobody else does."""
-    earlier = RunTime("", {"step": 50}, 1, line=((10, 0), (11, 25), (12, 50)))
-    marks = ((begin, 0),) if begin is not None else ()
-    run = History(earlier, Attempt("", {"step": 5}, 1, begin=begin, marks=marks)).time
-    expected = {"step": step, **({"repeated": repeated} if repeated else {})}
-    assert expected == run.activities
-    assert step / (step + (repeated or 0)) == run.goodput
 
 
 def test_attempt_that_is_killed_right_after_its_first_step_repeats_steps_once() -> None:
@@ -181,7 +166,6 @@ def made(seconds: dict[str, float], attempts: int = 1) -> RunTime:
 
 
 def test_last_line_has_total_attempts_shares_and_the_largest_overhead() -> None:
-    """Steps first, then the overheads by size; a share below 1 % is left out of the line."""
     assert (
         "2 h 13 min in 3 attempts (step 58 %, data 38 %, startup 3 %, down 1 %); "
         "38 % of the time went into waiting for data"
@@ -191,12 +175,11 @@ def test_last_line_has_total_attempts_shares_and_the_largest_overhead() -> None:
 @given(st.dictionaries(st.text("abc", min_size=1), st.integers(0, 10**17), min_size=1, max_size=70))
 def test_printed_shares_add_up_to_100(activities: dict[str, int]) -> None:
     """Each activity with time is a part, all parts have 100 % together, and each is its exact share, rounded."""
-    run = RunTime(activities=activities)
     parts, whole = parts_of(activities), sum(activities.values())
     assert {name: time for name, time in activities.items() if time} == {each.name: each.time_ns for each in parts}
     assert all(abs(each.time_ns * 100 - each.percent * whole) < whole for each in parts)
     assert (100 if whole else 0) == sum(each.percent for each in parts)
-    shares = re.sub(r"\d+ % of the time.*", "", ledger_line(run))
+    shares = re.sub(r"\d+ % of the time.*", "", ledger_line(RunTime(activities=activities)))
     assert (100 if whole else 0) == sum(map(int, re.findall(r"(\d+) %", shares)))
 
 
@@ -261,10 +244,13 @@ of each step: 30 % waiting for other ranks, 9 % waiting for data""".splitlines()
 
 def test_process_that_only_started_and_ended_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a step or an activity there is nothing to report; otherwise it is one line on stderr."""
-    print_last_line(made({"startup": 3.0, "down": 1.0, "shutdown": 1.0}))
-    assert ("", "") == capsys.readouterr()
-    print_last_line(made({"startup": 3.0, "step": 1.0}))
-    out, err = capsys.readouterr()
-    assert ("", 1, True) == (out, err.count("\n"), err.startswith("monitel ledger: 4 s (step 25 %, startup 75 %)"))
-    print_last_line(made({"\x1b[2J": 1.0}))
-    assert '(\\x1b[2J 100 %); 100 % of the time went into the activity "\\x1b[2J"' in capsys.readouterr().err
+    table = [
+        ({"startup": 3.0, "down": 1.0, "shutdown": 1.0}, ""),
+        ({"startup": 3.0, "step": 1.0}, "4 s (step 25 %, startup 75 %); "),
+        ({"\x1b[2J": 1.0}, '1 s (\\x1b[2J 100 %); 100 % of the time went into the activity "\\x1b[2J"'),
+    ]
+    for seconds, expected in table:
+        print_last_line(made(seconds))
+        out, err = capsys.readouterr()
+        assert ("", 1 if expected else 0) == (out, err.count("\n"))
+        assert err.startswith(f"monitel ledger: {expected}" if expected else "")
