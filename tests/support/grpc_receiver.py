@@ -42,15 +42,19 @@ class GrpcReceiver(Inbox):
     Args:
         port: Port to listen on; 0 chooses a free one.
         credentials: Server credentials for TLS, or None for plain text.
+        compression: Compression of the answers, or None.
     """
 
-    def __init__(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
+    def __init__(
+        self, port: int = 0, credentials: grpc.ServerCredentials | None = None, compression: Any = None
+    ) -> None:
         super().__init__()
         self.failures: list[BaseException] = []
         self._scheme = "http" if credentials is None else "https"
         self._pool = ThreadPoolExecutor(16)
         handlers = [_handler(self, *names) for names in _SERVICES.items()]
-        self._server = grpc.server(self._pool, handlers, options=[("grpc.so_reuseport", 0)])
+        options = [("grpc.so_reuseport", 0)]
+        self._server = grpc.server(self._pool, handlers, options=options, compression=compression)
         address = f"127.0.0.1:{port}"
         if credentials is None:
             self.port = self._server.add_insecure_port(address)

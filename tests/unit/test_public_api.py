@@ -4,7 +4,6 @@ import ast
 import importlib
 import re
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,20 +135,22 @@ def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
-def imports(file: Path, *, typing_too: bool = False) -> Iterator[Import]:
-    """Yield all imports of a file; with ``typing_too`` including those under ``if TYPE_CHECKING``."""
-    pending: list[ast.AST] = [parsed(file)]
+@cache
+def imports(file: Path, *, typing_too: bool = False) -> list[Import]:
+    """Return all imports of a file; with ``typing_too`` including those under ``if TYPE_CHECKING``."""
+    found, pending = list[Import](), list[ast.AST]([parsed(file)])
     while pending:
         node = pending.pop()
         if isinstance(node, ast.Import):
-            yield from (Import(file, alias.name, None) for alias in node.names)
+            found += [Import(file, alias.name, None) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}:{node.lineno} imports relatively"
-            yield from (Import(file, str(node.module), alias.name) for alias in node.names)
+            found += [Import(file, str(node.module), alias.name) for alias in node.names]
         elif isinstance(node, ast.If) and not typing_too and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             pending += node.body if ast.unparse(node.test).startswith("not ") else node.orelse
         else:
             pending += ast.iter_child_nodes(node)
+    return found
 
 
 def wrong_imports(package: Path) -> list[str]:

@@ -3,7 +3,7 @@
 import marshal
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 from monitel.blackbox.box import Box
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.forms import NUMBER, STAT, Definition, LogRecord
+from monitel.blackbox.reading import Record, read_record
 from monitel.blackbox.record import EVENT, NAMES, NUMBERS, WINDOW, Names, read_names
 from monitel.stats.window import OpenWindow, encode
 from monitel_otlp.messages.attributes import key_values
@@ -51,24 +52,14 @@ def window(serial: int, number: int, *samples: float, at_s: int = 0) -> OpenWind
 
 
 class Recorded:
-    """A box that is written by hand, without threads.
-
-    Attributes:
-        box: The box.
-        open: The open windows, with the series of each.
-    """
+    """A box that is written by hand, without threads; ``open`` has the open windows, with the series of each."""
 
     def __init__(self, root: Path, spool: Path | None = None, **identity: Any) -> None:
         message = ResourceMetrics()
         message.resource.attributes.extend(key_values(ATTRIBUTES))
-        usual = {
-            "resource": message.SerializeToString(),
-            "attributes": ATTRIBUTES,
-            "mapping": tuple(WindowMapping(False, START, "percentiles")),
-            "run": "",
-            "off": [],
-        }
-        self.box = Box(spool, root, {**usual, **identity}, interval_s=0.02)
+        mapping = tuple(WindowMapping(False, START, "percentiles"))
+        usual = {"resource": message.SerializeToString(), "attributes": ATTRIBUTES, "mapping": mapping}
+        self.box = Box(spool, root, {**usual, "run": "", "off": [], **identity}, interval_s=0.02)
         self.box.open()
         assert self.box.folder is not None
         self.path = self.box.folder.path
@@ -80,6 +71,11 @@ class Recorded:
             ("training.samples", {}, 9592),
             ("training.steps", {}, 300),
         ]
+
+    @property
+    def spools(self) -> Path:
+        assert self.box.spool_root is not None
+        return self.box.spool_root
 
     def number(self, series: Definition) -> int:
         return self.box.names.define([(repr(series), tuple(series))])[0]
@@ -123,6 +119,11 @@ class Recorded:
             names.copy(copied)
             copied.close()
         return self.path.with_name(KILLED)
+
+
+def record_in(path: Path) -> Record:
+    with closing(Folder.open(path)) as folder:
+        return read_record(folder)
 
 
 @contextmanager

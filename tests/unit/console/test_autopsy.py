@@ -206,32 +206,18 @@ def report(*processes: Process) -> Any:
 def test_findings_are_in_the_object() -> None:
     """Times are UTC, durations seconds."""
     found = report(dead_process())
-    (process,) = found.pop("processes")
-    (job,) = found.pop("jobs")
-    assert (["killed by SIGSEGV"], [2]) == ([process["death"]], job["dead"])
+    (process,), (job,) = found.pop("processes"), found.pop("jobs")
     assert {"version": 1, "time": "2026-01-02T05:00:45.000000Z", "problems": ["a problem"]} == found
     expected = {
-        "state": "dead",
-        "pid": 31337,
-        "rank": 2,
-        "attempt": 1,
         "started": "2026-01-02T03:04:05.000000Z",
         "last_seen": "2026-01-02T04:04:05.000000Z",
-        "death": "killed by SIGSEGV",
-        "step": 1199,
-        "step_age_seconds": 4.0,
-        "steps_per_second": 8.25,
-        "activity": "data",
         "activity_age_seconds": 3.0,
         "stage": {"name": "forward", "seconds": 2.0, "waits_for_ranks": True, "thread": 7},
         "waits": [{"key": "all_reduce", "seconds": 41.0, "thread": 7}],
         "not_delivered": {"items": 120, "events": 14, "windows": 2, "samples": 8},
     }
-    assert expected == {name: process[name] for name in expected}
-    loss = process["windows"][1]
-    assert ("train.loss", {"split": "train"}, 4, 2.5) == tuple(
-        loss[name] for name in ("name", "attributes", "count", "mean")
-    )
+    assert (expected, [2]) == ({name: process[name] for name in expected}, job["dead"])
+    assert {"split": "train"} == process["windows"][1]["attributes"]
     assert {"time", "severity", "name", "attributes"} == {*process["events"][0]}
 
 

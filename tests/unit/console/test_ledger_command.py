@@ -76,25 +76,19 @@ def test_bars_are_readable_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> N
         assert any(40 * bar in line for line in ledger_lines(run, Screen(), NOW))
 
 
-def test_latest_run_is_shown(program: Program, tmp_path: Path) -> None:
-    """Without an argument, the run with the latest heartbeat in the default folder is shown."""
-    store(tmp_path / "state" / "monitel", "older", {"step": 3.0})
-    store(tmp_path / "state/monitel", "newer", {"step": 1.0, "data": 1.0}, last_ns=END + 1)
-    store(tmp_path / "state/monitel", "oldest", {"step": 2.0}, last_ns=END - 1)
+def test_latest_run_of_a_folder_is_shown(program: Program, tmp_path: Path) -> None:
+    """The option takes precedence over MONITEL_SPOOL_DIR, and that over the default folder."""
+    for folder in ("option", "variable", "state/monitel"):
+        for run, last_ns in (("older", END - 1), (folder, END), ("oldest", END - 2)):
+            store(tmp_path / folder, run, {"step": 1.0, "data": 1.0}, last_ns=last_ns)
+    variable = {"MONITEL_SPOOL_DIR": "variable"}
+    latest = "run         {} (the latest of 3 runs)\n"
+    assert program("ledger", env=variable).stdout.startswith(latest.format("variable"))
+    assert latest.format("option") in program("ledger", "--spool-dir", "option", env=variable).stdout
     printed = program("ledger").stdout
-    assert printed.startswith("run         newer (the latest of 3 runs)\n")
+    assert printed.startswith(latest.format("state/monitel"))
     assert printed.endswith("\n50 % of the time went into waiting for data\n")
     assert program("ledger", "older").stdout.startswith("run         older\n")
-
-
-def test_folder_is_an_option_or_a_variable(program: Program, tmp_path: Path) -> None:
-    """The option takes precedence over MONITEL_SPOOL_DIR, and that over the default folder."""
-    for name in ("option", "variable", "state/monitel"):
-        store(tmp_path / name, name, {"step": 3.0})
-    variable = {"MONITEL_SPOOL_DIR": "variable"}
-    assert "run         variable\n" in program("ledger", env=variable).stdout
-    assert "run         option\n" in program("ledger", "--spool-dir", "option", env=variable).stdout
-    assert "run         state/monitel\n" in program("ledger").stdout
 
 
 def test_run_without_an_id_is_named_by_its_start(program: Program, tmp_path: Path) -> None:

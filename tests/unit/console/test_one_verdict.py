@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 from tests.support.commands import command
 from tests.unit.console.made_processes import owner_of
-from tests.unit.console.recorded import ATTRIBUTES, DOING, START, recorded
+from tests.unit.console.recorded import ATTRIBUTES, DOING, START, record_in, recorded
 
 from monitel.blackbox.death import Deaths, End
-from monitel.blackbox.folder import Folder
-from monitel.blackbox.reading import read_record
 from monitel.console.job import jobs_of
 from monitel.console.summary import summary_lines
 from monitel.runs.ended import VERSION, encode
@@ -68,8 +66,7 @@ def test_views_agree_about_a_job(name: str, own_boxes: Path, monkeypatch: pytest
             found.box.sources["counters"] = lambda doing=doing: counters(doing)  # type: ignore[misc]
             (found.path / "page").unlink()  # it has the step of this process
             found.box.snapshot()
-            with closing(Folder.open(found.path)) as folder:
-                record = read_record(folder)
+            record = record_in(found.path)
             running.append(process_of(record, alive=True))
             names = [{**record.identity, "pid": 4194399 + number, "start": "5"}, *record.names[1:]]  # it has ended
             record, deaths = replace(record, names=names), Deaths()

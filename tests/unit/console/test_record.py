@@ -3,21 +3,18 @@
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 
 import pytest
 from tests.support.inbox import DEADLINE
-from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, recorded, window
+from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, definition, record_in, recorded, window
 
 import monitel
 from monitel.blackbox.context_page import Context, own_page
 from monitel.blackbox.death import Deaths, End, death_of
 from monitel.blackbox.discovery import find_boxes, find_spools
-from monitel.blackbox.folder import Folder
-from monitel.blackbox.reading import read_record
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel.console.job import jobs_of
@@ -69,8 +66,7 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     found = only(process.killed())
     assert [process.path, own_boxes / KILLED] == [*find_boxes(own_boxes).live, *find_boxes(own_boxes).dead]
     dead = claim(own_boxes / KILLED, process.box.spool_root)
-    with closing(Folder.open(own_boxes / KILLED)) as box:
-        event = death_of(read_record(box), Deaths()).event()
+    event = death_of(record_in(own_boxes / KILLED), Deaths()).event()
     (job,) = Live([str(own_boxes / KILLED)]).look().jobs
     (row,) = job.processes
     assert (1200, event.attributes["code.stacktrace"], "dead") == (row.step, found.stacks, row.state.value)
@@ -79,9 +75,8 @@ def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
     (in_place,) = deaths_below(own_boxes / KILLED, [])
     dead.move()
     dead.close()
-    assert process.box.spool_root is not None
-    assert [process.box.spool_root / KILLED] == find_spools(process.box.spool_root).folders
-    (on_disk,) = deaths_below(process.box.spool_root, [])
+    assert [process.spools / KILLED] == find_spools(process.spools).folders
+    (on_disk,) = deaths_below(process.spools, [])
     for each in (in_place, on_disk):
         assert (found.step, found.activity, found.stacks) == (each.step, each.activity, each.stacks)
         assert (4194399, "llm", State.DEAD) == (each.pid, each.job.service, each.state)
@@ -93,8 +88,7 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     process.killed()
     deaths = Deaths()
     deaths.add(4194399, End(code=0, time_ns=START), "5")
-    with closing(Folder.open(own_boxes / KILLED)) as box:
-        record = read_record(box)
+    record = record_in(own_boxes / KILLED)
     dead = claim(own_boxes / KILLED, process.box.spool_root)
     dead.end({"logs": [(EVENT, tuple(death_of(record, deaths).event()))]})
     (by_parent,) = jobs_of([process_of(record, alive=False, deaths=deaths)])
@@ -104,8 +98,7 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     assert (State.ENDED, "ended with exit code 0 without a shutdown") == (found.state, found.death)
     dead.move()
     dead.close()
-    assert process.box.spool_root is not None
-    (moved,) = jobs_of(deaths_below(process.box.spool_root, []))  # which has the last step, and not the number of steps
+    (moved,) = jobs_of(deaths_below(process.spools, []))  # which has the last step, and not the number of steps
     assert moved.verdict.text.startswith("unknown: an unknown number of steps, a verdict needs 20 steps")
 
 
@@ -118,17 +111,14 @@ def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_b
     dead.end({})
     dead.move()
     dead.close()
-    assert process.box.spool_root is not None
-    with closing(Folder.open(process.box.spool_root / KILLED)) as spool:
-        assert ["loss", "later"] == [each.series.name for each in read_record(spool).windows]
+    assert ["loss", "later"] == [each.series.name for each in record_in(process.spools / KILLED).windows]
 
 
 def test_each_window_counts_once(process: Recorded) -> None:
     """Totals up to the snapshot, windows that are open, and those that were closed since then."""
     process.close(*process.open[1])
     process.close(STEP_TIME, window(2, 2, 0.5, at_s=10))
-    with closing(Folder.open(process.path)) as box:
-        found = process_of(read_record(box), alive=True)
+    found = process_of(record_in(process.path), alive=True)
     assert Total(13, 6.5, 3, 2.25) == found.step_time
     assert (300, 1, 1200, {"step": 80 * 10**9}) == (found.made, found.first_step, found.step, found.activities)
 
@@ -136,12 +126,8 @@ def test_each_window_counts_once(process: Recorded) -> None:
 def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> None:
     """Steps since the snapshot count, the time since the last step does not, in the loop or outside."""
     at_snapshot = {**DOING, "first_step": 1181, "step": 1200, "step_seconds": 40.0, "activity": ("init", 39.0)}
-    process.box.sources["doing"] = lambda: {
-        **at_snapshot,
-        "made": 20,
-        "step_p50": 2.5,
-        "timed": sum(own_page().step_times),
-    }
+    timed = {"made": 20, "step_p50": 2.5}
+    process.box.sources["doing"] = lambda: {**at_snapshot, **timed, "timed": sum(own_page().step_times)}
     process.box.sources["counters"] = lambda: [("training.time", {"training.activity": "step"}, 81.0)]
     process.box.sources.pop("totals")
     process.open.clear()
@@ -149,8 +135,7 @@ def test_steps_and_the_time_of_a_step_are_of_one_moment(process: Recorded) -> No
     for since, made in (((), 20), ((1201, 1202), 22), ((1181, 1182), 24)):
         for step in since:
             monitel.set_step(step)
-        with closing(Folder.open(process.path)) as box:
-            record = replace(read_record(box), page=own_page())
+        record = replace(record_in(process.path), page=own_page())
         for seconds in (1, 100):
             found = doing_at(record, time.time_ns() + seconds * 10**9)
             assert made == found.made
@@ -165,19 +150,15 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
     (run := tmp_path / "run").mkdir(mode=0o700)
     killed = process.killed(run=str(run))
     found = only(killed)
-    with closing(Folder.open(killed)) as box:
-        record = read_record(box)
+    record = record_in(killed)
     assert store_death(record, death_of(record, Deaths()), tmp_path / "spools" / KILLED)
     ([stored], problems) = read_ends(run)
     assert [] == problems
-    for name in ("job", "owner", "rank", "step", "step_age_ns", "activity", "stage", "waits", "made", "step_time"):
+    names = ("job", "owner", "rank", "step", "step_age_ns", "activity", "stage", "waits", "made", "step_time", "state")
+    for name in (*names, "stages", "activities", "exception", "stacks", "seen_ns", "parent", "thread"):
         assert getattr(found, name) == getattr(stored, name), name
-    for name in ("state", "stages", "activities", "exception", "stacks", "seen_ns", "parent", "thread"):
-        assert getattr(found, name) == getattr(stored, name), name
-    assert ("", {"metrics": 4, "logs": 3}) == (
-        stored.death,
-        {signal: account.on_disk for signal, account in stored.accounts.items()},
-    )
+    on_disk = {signal: account.on_disk for signal, account in stored.accounts.items()}
+    assert ("", {"metrics": 4, "logs": 3}) == (stored.death, on_disk)
     assert stored == load(Process, encode(stored), VERSION)
 
 
@@ -207,16 +188,11 @@ def test_status_that_comes_later_than_the_end_is_found(process: Recorded, own_bo
     assert ("failed", 1201) == ((ended := row()).status, ended.step)
 
 
-def copies(process: Recorded, number: int) -> list[Path]:
-    first = process.killed()
-    return [shutil.copytree(first, process.path.with_name(f"{KILLED[:-2]}{10 + each}")) for each in range(number)]
-
-
 def test_spools_are_read_side_by_side(process: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that hangs costs one wait, not one for each process."""
-    paths, all_read, entries = copies(process, 4), Barrier(4), Path.iterdir
-    assert process.box.spool_root is not None
-    (process.box.spool_root / KILLED).mkdir(parents=True)
+    killed, all_read, entries = process.killed(), Barrier(4), Path.iterdir
+    paths = [shutil.copytree(killed, process.path.with_name(f"{KILLED[:-2]}{each}")) for each in range(10, 14)]
+    (process.spools / KILLED).mkdir(parents=True)
 
     def hang(path: Path) -> Iterator[Path]:
         all_read.wait(DEADLINE)

@@ -34,40 +34,6 @@ def row(label: str, reports: list[Process]) -> str:
     return found[0].removeprefix(f"  {label}").strip() if found else ""
 
 
-def test_summary_of_a_job() -> None:
-    """Steps and rate, the ledger, the late rank, and what was exported."""
-    ranks = late_ranks(accounts={"metrics": Account(recorded=300, delivered=300), "logs": Account(2, 2)})
-    ranks[0] = replace(ranks[0], run_time=RUN_TIME)
-    expected = """\
-monitel run: train, run run-7, 4 ranks, 200 steps, 8 steps/s
-  verdict   late rank: rank 2 takes 30.0 ms longer than the others in data (22 %
-            of each step)
-  ledger    1 min 40 s (step 80 %, startup 10 %, data 10 %); 10 % of the time
-            went into starting up
-  exported  1,200 windows and numbers, 8 events"""
-    assert expected == text(ranks)
-
-
-def test_deaths_and_failures(tmp_path: Path) -> None:
-    """The command that shows more is beside each death."""
-    ranks = late_ranks(step=1200, made=1200, spool=f"{tmp_path}/a spool")
-    (tmp_path / "a spool").mkdir()
-    ranks[3] = replace(
-        ranks[3], state=State.DEAD, death="killed by SIGKILL", status="", step_age_ns=4 * S // 10, observed=True
-    )
-    ranks[1] = replace(ranks[1], status="failed", accounts={"logs": Account(9, 1, 5, dropped={"queue_full": 3})})
-    ranks[0], ranks[2] = (replace(ranks[rank], status="preempted") for rank in (0, 2))
-    assert (
-        f"rank 3 killed by SIGKILL at step 1,200, 400 ms after its last step; monitel autopsy '{tmp_path}/a spool'",
-        "rank 1 failed",
-        "0 windows and numbers, 1 events",
-        f"5 items, deliver with: monitel replay {tmp_path} --endpoint http://HOST:4318",
-        "3 items (queue_full 3)",
-    ) == tuple(row(label, ranks) for label in ("died", "ended", "exported", "on disk", "lost"))
-    assert "dead: rank 3 killed by SIGKILL at step 1,200; 1 more ended after it" == row("verdict", ranks)
-    assert "            ranks 0 and 2 preempted" in text(ranks).splitlines()
-
-
 def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     """The command delivers what its processes have left, after their reports."""
     ranks = [

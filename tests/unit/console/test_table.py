@@ -91,7 +91,7 @@ def test_narrow_screens_leave_out_the_less_important_columns() -> None:
 TEXTS = st.text(max_size=30)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(TEXTS, TEXTS, TEXTS, st.integers(20, 220))
 def test_lines_fit_into_the_screen(key: str, name: str, death: str, width: int) -> None:
     """Names of any characters, wide ones included, are escaped, and take no more columns than there are."""

@@ -7,8 +7,8 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.promises.program import Program
 
-from monitel.console.main import main
 from monitel.text import (
     UNLIMITED,
     Screen,
@@ -156,18 +156,7 @@ def test_control_characters_are_escaped() -> None:
     assert "monitel: \\x1b[2J\n" == errors.getvalue()
 
 
-def test_empty_target_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["top ", "top --once 4711 ", "autopsy ", "compare a ", "ledger "])
+def test_empty_target_is_an_error(command: str, program: Program) -> None:
     """Such as that of an unset variable: it is not the current folder."""
-    for arguments in (
-        ["top", ""],
-        ["top", "--once", "4711", ""],
-        ["autopsy", ""],
-        ["compare", "a", ""],
-        ["ledger", ""],
-    ):
-        try:
-            status: object = main(arguments)
-        except SystemExit as ended:
-            status = ended.code
-        assert status in {1, 2}
-        assert "empty" in capsys.readouterr().err
+    assert "empty" in program(*command.split(" "), status=2).stderr

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,6 @@ from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, MEAN, Stat
-from monitel.blackbox.record import WINDOW
 from monitel.stats.window import key
 from monitel.testing import ManualClock
 from monitel_otlp import Pipeline
@@ -120,52 +120,29 @@ def test_wait_that_gets_long_is_sent_soon(rounds: Rounds, receiver: Receiver) ->
     assert [] == rounds(11)
 
 
+@pytest.mark.parametrize("handler", ["raises before", "raises afterwards", "shuts down"])
 def test_window_is_recorded_once_if_a_signal_interrupts_it(
-    start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, handler: str
 ) -> None:
-    """The shutdown of the handler begins when the window is in the journal, and is still open."""
+    """Before the window is in the journal, as Ctrl-C does, or when it is there, and still open."""
     pipeline = start()
     assert pipeline.engine is not None
-    recorder, journal = pipeline.engine.recorder, pipeline.engine.box.journals["metrics"]
-    append = journal.append
+    box, take_rest = pipeline.engine.box, pipeline.engine.recorder.take_rest
+    journal, append = box.journals["metrics"], box.journals["metrics"].append
 
     def interrupted(*arguments: Any) -> int:
-        last = append(*arguments)
+        last = 0 if handler == "raises before" else append(*arguments)
         monkeypatch.setattr(journal, "append", append)
-        recorder.take_rest()
+        if handler != "shuts down":
+            raise KeyboardInterrupt
+        take_rest()
         return last
 
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
     monkeypatch.setattr(journal, "append", interrupted)
-    clock.advance(60)
-    stat.add(1)
-    keys = [key(item.value[1]) for item in journal.read() if item.kind == WINDOW]
-    assert sorted(set(keys)) == sorted(keys)
-
-
-@pytest.mark.parametrize("is_late", [False, True])
-def test_window_is_recorded_once_if_a_signal_handler_raises(
-    start: Start, monkeypatch: pytest.MonkeyPatch, *, is_late: bool
-) -> None:
-    """As Ctrl-C does, before the window is in the journal or afterwards."""
-    pipeline = start()
-    assert pipeline.engine is not None
-    box = pipeline.engine.box
-    journal, append = box.journals["metrics"], box.journals["metrics"].append
-
-    def interrupted(*arguments: Any) -> int:
-        if is_late:
-            append(*arguments)
-        monkeypatch.setattr(journal, "append", append)
-        raise KeyboardInterrupt
-
-    stat = Stat("loss", [COUNT], 60.0)
-    stat.add(1)
-    monkeypatch.setattr(journal, "append", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with nullcontext() if handler == "shuts down" else pytest.raises(KeyboardInterrupt):
         stat.flush()
-    is_open = (stat._serial, 1) in {key(content) for _, content in box.open_windows()}
-    assert is_open is not is_late
+    assert (handler == "raises before") == ((stat._serial, 1) in {key(content) for _, content in box.open_windows()})
     pipeline.shutdown()
     assert 1 == pipeline.account()["metrics"].recorded

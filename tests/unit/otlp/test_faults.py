@@ -34,11 +34,6 @@ class Unprintable(Exception):  # noqa: N818  not a fault of this package
         raise ValueError("a fault of the application")
 
 
-class UnprintableMessage:
-    def __str__(self) -> str:
-        raise ValueError("a fault of the application")
-
-
 def test_log_record_is_delivered_or_counted(
     receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -48,7 +43,7 @@ def test_log_record_is_delivered_or_counted(
     (handler,) = (each for each in logging.getLogger().handlers if each not in before)
     for fields in (
         {"msg": "%d", "args": ("x",)},
-        {"msg": UnprintableMessage()},
+        {"msg": Unprintable()},
         {"msg": "text", "created": None},
         {"msg": "first", "exc_info": (Unprintable, Unprintable(), None)},
         {"msg": "second \ud800", "pathname": "/\udcff"},
@@ -60,7 +55,7 @@ def test_log_record_is_delivered_or_counted(
     assert not pipeline.force_flush(DEADLINE)
     account = pipeline.account()["logs"]
     assert (6, 5, {"encoding": 1}) == (account.recorded, account.delivered, dict(account.dropped))
-    expected = ["%d", "<UnprintableMessage", "first", "second", "third"]
+    expected = ["%d", "<Unprintable", "first", "second", "third"]
     assert expected == [str(each.body).split()[0] for each in receiver.records()]
 
 

@@ -41,14 +41,7 @@ def status(message: str) -> bytes:
 
 
 class Loki:
-    """A rule for the receiver: events named ``old`` and ``behind`` are refused, the others are stored once.
-
-    Attributes:
-        stored: Numbers of the stored events.
-        refused: Numbers of the refused events.
-        requests: Number of requests with log records.
-        wrapping: Text around the message; that of a Collector, or none.
-    """
+    """Refuses events named ``old`` and ``behind``, and stores the others once; ``wrapping`` is around its message."""
 
     def __init__(self, wrapping: str = "{}") -> None:
         self.stored: set[int] = set()

@@ -5,7 +5,6 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 from tests.support import hostile
 from tests.support.checks import warnings_with
+from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.hostile import OK_HEAD, Behaviour, Peer
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, emit
@@ -27,6 +27,7 @@ from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence, error_text, one_line, parse_retry_after
 
 SMALL = Request("logs", b"")
+COMPLETE = OK_HEAD + b"Content-Length: 0\r\n\r\n"
 LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets hold
 
 
@@ -122,13 +123,13 @@ def test_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert "give its http:// address" in answer.reason
 
 
-def test_connection_is_kept_after_a_complete_answer() -> None:
-    """A stale connection is replaced without a failed attempt."""
+def test_stale_connection_is_replaced_without_a_failed_attempt() -> None:
+    """The peer closes each connection after two answers."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         for _ in range(2):
             peer.read_request(connection)
-            peer.send(connection, OK_HEAD + b"Content-Length: 0\r\n\r\n")
+            peer.send(connection, COMPLETE)
 
     with Peer(behave) as peer:
         sender = transport(peer.url)
@@ -136,51 +137,35 @@ def test_connection_is_kept_after_a_complete_answer() -> None:
             assert Consequence.DELIVERED is sender.send(SMALL, DEADLINE).consequence
             assert expected == peer.connections
             if len(peer.requests) % 2 == 0:
-                wait_until_stale(sender)
+                assert select.select([sender._wire], [], [], DEADLINE)[0]
         sender.close()
 
 
-def wait_until_stale(sender: Any) -> None:
-    """Wait until the kept connection is closed by the peer."""
-    assert sender._wire is not None
-    assert select.select([sender._wire], [], [], DEADLINE)[0]
-
-
-def test_connection_is_closed_after_other_answers() -> None:
+@pytest.mark.parametrize(
+    ("answer", "is_kept"),
+    [
+        (COMPLETE, True),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n" + COMPLETE, True),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000), False),
+    ],
+    ids=["complete", "interim", "close", "HTTP/1.0", "long"],
+)
+def test_connection_is_kept_after_a_complete_answer(answer: bytes, *, is_kept: bool) -> None:
     """A connection that the backend closes, or with an unread part of the answer, is not used again."""
-    answers = [
-        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.0 200 OK\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n" + bytes(100_000),
-    ]
-
-    def behave(peer: Peer, connection: socket.socket) -> None:
-        peer.read_request(connection)
-        peer.send(connection, answers[len(peer.requests) % 3])
-        peer.closing.wait()
-
-    with Peer(behave) as peer:
-        sender = transport(peer.url)
-        for number in range(1, 5):
-            assert Consequence.DELIVERED is sender.send(SMALL, DEADLINE).consequence
-            assert number == peer.connections
-        sender.close()
-
-
-def test_interim_response_is_skipped() -> None:
-    """The final status counts, and the connection is kept."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         while True:
             peer.read_request(connection)
-            interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\n"
-            peer.send(connection, interim + OK_HEAD + b"Content-Length: 0\r\n\r\n")
+            peer.send(connection, answer)
 
     with Peer(behave) as peer:
         sender = transport(peer.url)
-        assert [Consequence.DELIVERED] * 2 == [sender.send(SMALL, DEADLINE).consequence for _ in range(2)]
+        for number in range(1, 4):
+            assert Consequence.DELIVERED is sender.send(SMALL, DEADLINE).consequence
+            assert (1 if is_kept else number) == peer.connections
         sender.close()
-        assert 1 == peer.connections
 
 
 def test_answer_before_the_request_is_read_counts() -> None:
@@ -204,26 +189,12 @@ def test_retry_after_is_parsed() -> None:
     assert 90 < (parse_retry_after(format_datetime(soon, usegmt=True)) or 0) <= 100
 
 
-@pytest.fixture(params=[grpc.Compression.Gzip, grpc.Compression.Deflate], ids=str)
-def compressing(request: pytest.FixtureRequest) -> Any:
-    """The URL of a gRPC server that answers with the request's body, compressed."""
-    method = grpc.unary_unary_rpc_method_handler(lambda body, _context: body)
-    handler = grpc.method_handlers_generic_handler(
-        "opentelemetry.proto.collector.logs.v1.LogsService", {"Export": method}
-    )
-    pool = ThreadPoolExecutor(2)
-    server = grpc.server(pool, [handler], compression=request.param)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield f"http://127.0.0.1:{port}"
-    server.stop(None).wait(DEADLINE)
-    pool.shutdown()
-
-
-def test_compressed_answer_over_grpc_is_parsed(compressing: str) -> None:
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate], ids=str)
+def test_compressed_answer_over_grpc_is_parsed(compression: grpc.Compression) -> None:
     """A partial success in a compressed answer counts."""
-    content = partial_success("logs", 3, "attribute too long" * 20).body or b""
-    answer = attempt(transport(compressing, "grpc"), Request("logs", content))
+    with GrpcReceiver(compression=compression) as receiver:
+        receiver.answer("logs", partial_success("logs", 3, "attribute too long" * 20))
+        answer = attempt(transport(receiver.url, "grpc"))
     assert (Consequence.DELIVERED, 3) == (answer.consequence, answer.rejected)
     assert answer.reason.startswith("attribute too long")
 

@@ -20,40 +20,26 @@ def read(monitel: ModuleType) -> Callable[..., list[Any]]:
     return read
 
 
-def test_open_window_has_the_numbers_of_the_window_that_is_closed_then(
-    make_stat: MakeStat, read: Callable[..., list[Any]], clock: Any, events: list[Any], monitel: ModuleType
-) -> None:
-    """The snapshot equals the window that a flush at the same moment logs, with every aggregation."""
-    stat = make_stat()
-    monitel.set_step(7)
-    for value in (1.5, -2.0, 0.0, 1e300, float("nan")):
-        clock.advance(1)
-        stat.add(value)
-    (window,) = read(stat)
-    stat.flush()
-    closed = events[-1].window
-    names = ("start_ns", "end_ns", "count", "discarded", "first_step", "last_step", "stddev", "histogram")
-    for name in (*names, "sum", "min", "max", "last"):
-        assert repr(getattr(closed, name)) == repr(getattr(window, name)), name
-    assert not window.closed
-    assert window.previous_end_ns <= window.start_ns
-
-
 def test_window_is_listed_under_one_key_until_its_handlers_have_run(
-    make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, clock: Any
+    make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
-    """A window is listed as open, and as closed until its handlers have run; a Stat numbers its windows from 1 on."""
+    """Open, and then closed with the same numbers, with every aggregation; a Stat numbers its windows from 1 on."""
     stat, found = make_stat(), []
+    monitel.set_step(7)
     for number in (1, 2):
-        stat.add(1.0)
-        stat.add(2.0)
-        clock.advance(1)
+        for value in (1.5, -2.0, 0.0, 1e300, float("nan")):
+            clock.advance(1)
+            stat.add(value)
         (window,) = read(stat)
         assert (number, False) == (window.number, window.closed)
+        assert window.previous_end_ns <= window.start_ns
         with monitel.register_event_handler(lambda _event: found.extend(read(stat))):
             stat.flush()
-        closed = found.pop()
-        assert window._replace(closed=True) == closed
+        closed, logged = found.pop(), events[-1].window
+        assert repr(window._replace(closed=True)) == repr(closed)
+        names = ("start_ns", "end_ns", "count", "discarded", "first_step", "last_step", "stddev", "histogram")
+        for name in (*names, "sum", "min", "max", "last"):
+            assert repr(getattr(logged, name)) == repr(getattr(window, name)), name
         assert [[], []] == [found, read(stat)]
 
 

@@ -41,30 +41,22 @@ def windows(events: list[Any]) -> list[Any]:
 
 
 def test_flush_waits_for_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
-    """A flush waits for missing values; a window whose values arrive later is logged then."""
-    stat = make_stat()
-    device.add(stat, 1.0)
-    stat.flush()
-    assert (1, []) == (device.fetched, events)
-    device.give()
-    assert [1.0] == [window.sum for window in windows(events)]
-    stat.flush()
-    assert 1 == device.fetched
-    device.fetch = device.give  # type: ignore[method-assign]
-    device.add(stat, 2.0)
-    stat.flush()
-    assert [1.0, 2.0] == [window.sum for window in windows(events)]
-
-
-def test_lost_values(make_stat: MakeStat, events: list[Any], device: Device) -> None:
-    """A window has the samples whose values arrived; a window that lost all values is not logged."""
+    """A window whose values arrive later is logged then, without those that are lost; one that lost all is not."""
     stat = make_stat()
     for values in ((None, 2.0, 4.0, None), (None, None), (7.0,)):
         for value in values:
             device.add(stat, value)
         stat.flush()
+    fetched = device.fetched
+    assert (True, []) == (fetched > 0, events)
     device.give()
     assert [(2, 6.0, 4.0), (1, 7.0, 7.0)] == [(each.count, each.sum, each.last) for each in windows(events)]
+    stat.flush()
+    assert fetched == device.fetched
+    device.fetch = device.give  # type: ignore[method-assign]
+    device.add(stat, 2.0)
+    stat.flush()
+    assert [6.0, 7.0, 2.0] == [window.sum for window in windows(events)]
 
 
 operations = st.lists(

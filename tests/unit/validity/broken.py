@@ -42,10 +42,6 @@ def unordered(sample: Sample) -> None:
     points[1].time_unix_nano -= 5_000_000
 
 
-def other_unit(sample: Sample) -> None:
-    copied(sample, "loss.count", name="steps.count", unit="s")
-
-
 def upper_case(sample: Sample) -> None:
     """Add two names that differ in upper case only, and that Prometheus keeps apart by their units."""
     copied(sample, "loss.mean", name="Other", unit="s")
@@ -60,7 +56,7 @@ METRICS: dict[str, Break] = {
     "metric.changed": lambda sample: setattr(sample.metric("loss.mean"), "unit", "ms"),
     "metric.prometheus": lambda sample: copied(sample, "loss.mean", name="loss_mean"),
     "metric.unit": lambda sample: copied(sample, "loss.mean", name="other", unit="seconds"),
-    "metric.count.unit": other_unit,
+    "metric.count.unit": lambda sample: copied(sample, "loss.count", name="steps.count", unit="s"),
     "metric.total": lambda sample: copied(sample, "loss.mean", name="loss.total"),
     "metric.temporality": lambda sample: setattr(
         copied(sample, "size", name="other").histogram, "aggregation_temporality", 0
@@ -113,22 +109,13 @@ def child(**fields: Any) -> Break:
     return change(lambda sample: sample.child, **fields)
 
 
-def empty_record(sample: Sample) -> None:
-    sample.record.ClearField("body")
-
-
 def other_scope(sample: Sample) -> None:
-    copy = repeated(sample.traces.resource_spans[0].scope_spans)
-    copy.scope.name = "monitel.pipeline"
+    repeated(sample.traces.resource_spans[0].scope_spans).scope.name = "monitel.pipeline"
 
 
 def repeated_key(sample: Sample) -> None:
     for _ in range(2):
         set_attribute(sample.point("size").attributes, "split")
-
-
-def parent_in_another_trace(sample: Sample) -> None:
-    sample.child.trace_id = bytes(15) + b"\7"
 
 
 ENVELOPES: dict[str, Break] = {
@@ -152,7 +139,7 @@ LOGS: dict[str, Break] = {
     "log.severity": event(severity_number=17),
     "log.event.severity": event(severity_text=""),
     "log.ids": event(span_id=CHILD_ID),
-    "log.event": empty_record,
+    "log.event": lambda sample: sample.record.ClearField("body"),
 }
 TRACES: dict[str, Break] = {
     "span.ids": child(span_id=bytes(8)),
@@ -162,7 +149,7 @@ TRACES: dict[str, Break] = {
     "span.kind": child(kind=0),
     "span.status": lambda sample: setattr(sample.child.status, "code", 1),
     "span.parent": child(parent_span_id=b"unknown!"),
-    "span.parent.trace": parent_in_another_trace,
+    "span.parent.trace": child(trace_id=bytes(15) + b"\7"),
     "span.cycle": change(lambda sample: sample.root, parent_span_id=CHILD_ID),
     "span.within": child(end_time_unix_nano=START_NS + 10),
 }

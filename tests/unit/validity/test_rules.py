@@ -9,7 +9,7 @@ from tests.support.inbox import DEADLINE, Answer, take_accepted
 from tests.support.receiver import Receiver
 from tests.support.validity.requests import assert_valid, violations
 from tests.support.validity.rules import RULES
-from tests.unit.validity.broken import ENVELOPES, LOGS, METRICS, TRACES
+from tests.unit.validity.broken import ENVELOPES, LOGS, METRICS, TRACES, change, counts
 from tests.unit.validity.samples import Sample
 
 #: Rules that the broken sample of another rule breaks as well.
@@ -38,33 +38,26 @@ def test_report_has_the_path_and_the_value() -> None:
 
 
 def test_order_of_requests_may_be_ignored() -> None:
-    """Parts of a request that was refused, for example, are sent again behind later ones."""
+    """Parts of a request that was refused are sent again behind later ones; otherwise only a whole request may be."""
     sample = Sample()
     late = [("metrics", sample.metrics), ("metrics", sample.earlier)]
-    assert {"series.order"} == {each.rule for each in violations(late)}
-    assert [] == violations(late, undisturbed=False)
-
-
-def test_point_in_two_requests_is_reported() -> None:
-    """Only the whole request may arrive again."""
-    sample = Sample()
     repeated = sample.earlier.resource_metrics[0].scope_metrics[0].metrics
+    assert {"series.order"} == {each.rule for each in violations(late)}
     del repeated[1:]
     assert [] == violations(sample.requests)
     repeated[0].gauge.data_points[0].time_unix_nano = sample.point("loss.mean").time_unix_nano
     assert {"series.duplicate"} == {each.rule for each in violations(sample.requests)}
-    assert [] == violations(sample.requests, undisturbed=False)
+    assert [] == [*violations(late, undisturbed=False), *violations(sample.requests, undisturbed=False)]
 
 
 def test_bucket_that_falls_is_reported() -> None:
     """The count of a histogram may rise while a bucket falls."""
-    for name, counts in (("size", [0, 3, 3]), ("loss.histogram", [0])):
-        sample = Sample()
-        point = sample.point(name)
-        if name == "size":
-            point.bucket_counts[:], point.min = counts, 1.0
-        else:
-            point.positive.bucket_counts[:], point.zero_count, point.max = counts, 4, 0.0
+    explicit, exponential = Sample(), Sample()
+    change(lambda sample: sample.point("size"), min=1.0)(explicit)
+    counts("size", [0, 3, 3])(explicit)
+    change(lambda sample: sample.point("loss.histogram"), zero_count=4, max=0.0)(exponential)
+    exponential.point("loss.histogram").positive.bucket_counts[:] = [0]
+    for sample in (explicit, exponential):
         assert {"series.falls"} == {each.rule for each in violations(sample.requests)}
 
 
