@@ -15,11 +15,12 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from functools import cache, wraps
 from pathlib import Path
 from platform import python_version
-from traceback import walk_tb
+from types import FrameType
 from typing import Any
 
 from monitel.attributes import escape_surrogates
@@ -66,6 +67,7 @@ def enter(exporter: object, *, enabled: bool | None = None, ends_run: bool = Fal
     atexit.unregister(begin_shutdown)
     atexit.register(begin_shutdown)  # before the functions of this exporter, as below
     _watch_main_thread()
+    watch_exceptions()
     if enabled is None:
         enabled = bool(read_variables({"run_events": BOOLEAN}, {"run_events": True}).get("run_events", True))
     if not enabled or is_data_loader_worker():
@@ -172,6 +174,9 @@ def _watch_main_thread() -> None:
 
 
 def _begin_shutdown_of_main_thread() -> None:
+    for frame, _ in traceback.walk_stack(sys._getframe()):
+        if _ends_child(frame) and frame.f_locals.get("exitcode"):
+            _keep_end(_FAILED, None)  # of raise SystemExit
     others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
     trains = position()[0] in {thread.ident for thread in others}
     if not trains and (get_step() is not None or all(thread.daemon for thread in others)):  # others may train later
@@ -197,7 +202,7 @@ def _noted(function: Any) -> Any:
             if in_main_thread():  # elsewhere it ends only the thread
                 _exit = _exit[0] + 1, _status_of(error)
                 with suppress(Exception):
-                    error._monitel_call = _Call(_exit)  # type: ignore[attr-defined]
+                    error._monitel_call = _Call(_exit, error.__context__)  # type: ignore[attr-defined]
             raise
 
     return noted
@@ -206,14 +211,15 @@ def _noted(function: Any) -> Any:
 class _Call:
     """A call of ``sys.exit``. As an attribute of its exception, it is deleted with it: when the program catches it."""
 
-    def __init__(self, noted: tuple[int, str]) -> None:
-        self._noted = noted
+    def __init__(self, noted: tuple[int, str], context: BaseException | None) -> None:
+        self._noted, self._context = noted, context
 
     def __del__(self) -> None:
         global _exit
         with suppress(ValueError):  # raised if no Python code runs any more: the exception has ended the program
-            sys._getframe(1)
-            if _exit is self._noted:
+            if _ends_child(sys._getframe(1)):
+                _keep_end(self._noted[1], self._context)
+            elif _exit is self._noted:
                 _exit = _exit[0], _COMPLETED
 
 
@@ -228,7 +234,7 @@ def _end_at_exit() -> None:
 def _status_of_the_end() -> str:
     """Return the status of the process that ends, and keep its exception.
 
-    In a child of multiprocessing it is being handled then, and is given to no hook.
+    In a child of multiprocessing it is being handled then, before CPython 3.13.
     """
     global _exception
     error = sys.exc_info()[1]
@@ -257,16 +263,33 @@ def _is_interactive() -> bool:
 
 
 @cache
-def watch_threads() -> None:
-    """Keep the exceptions that end threads, too. Idempotent."""
-    previous = threading.excepthook
+def watch_exceptions() -> None:
+    """Keep the exceptions that end threads, too, and those that multiprocessing prints and no hook gets. Idempotent."""
+    previous, print_exc = threading.excepthook, traceback.print_exc
 
     def excepthook(arguments: threading.ExceptHookArgs, /) -> None:
         global _exception
         _exception = _described(arguments.exc_value) or _exception
         previous(arguments)
 
-    threading.excepthook = excepthook
+    @wraps(print_exc)
+    def noted(*arguments: Any, **named: Any) -> None:
+        if _ends_child(sys._getframe(1)):
+            _keep_end(_status_of(sys.exc_info()[1]), sys.exc_info()[1])
+        print_exc(*arguments, **named)
+
+    threading.excepthook, traceback.print_exc = excepthook, noted
+
+
+def _ends_child(frame: FrameType) -> bool:
+    """Return True for the frame in which multiprocessing catches the exceptions that end a child."""
+    return frame.f_code.co_name == "_bootstrap" and frame.f_globals.get("__name__") == "multiprocessing.process"
+
+
+def _keep_end(status: str, error: BaseException | None) -> None:
+    global _due, _exception
+    _due = _due or status
+    _exception = _described(error) or _exception
 
 
 def last_exception() -> tuple[str, str, str] | None:
@@ -285,7 +308,7 @@ def _described(error: BaseException | None) -> tuple[str, str, str] | None:
         message = escape_surrogates(mask_text(str(error), os.environ)[:_LONGEST_MESSAGE])
     except Exception:
         message = ""
-    places = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [each for each in places if not _INSTALLED.search(each[0])] or places
     return kind, message, escape_surrogates(":".join(map(str, own[-1]))) if own else ""
 

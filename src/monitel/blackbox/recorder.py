@@ -24,7 +24,7 @@ from monitel.blackbox.record import EVENT, NUMBERS, WINDOW
 from monitel.counter import leave_out, plain_counters
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
-from monitel.run_events import last_exception, watch_threads
+from monitel.run_events import last_exception, watch_exceptions
 from monitel.stats.window import OpenWindow, decode, key
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
@@ -148,7 +148,7 @@ class Recorder:
             if self.is_idle:
                 self._box.open()
                 self.is_idle = False
-                watch_threads()
+                watch_exceptions()
 
     def begin_to_count(self) -> None:
         """Make the box if there is something to show before the first item: a step, counters, waits, open windows."""
