@@ -134,7 +134,7 @@ class _Axis(NamedTuple):
     def around(cls, low: float, high: float) -> _Axis:
         """Return the axis of values, none of which is at its ends: a constant is in the middle."""
         room = 0.06 * (high - low)
-        if high - low <= _FLAT * max(abs(low), abs(high)):
+        if high - low <= max(_FLAT * max(abs(low), abs(high)), 1 / _LARGEST):
             room = abs(high) / 2 if abs(high) > 1 / _LARGEST else 1.0
         elif low > 0 and high / low > _LOG:
             return cls(math.log10(low) - 0.1, math.log10(high) + 0.1, is_log=True)
@@ -205,7 +205,7 @@ class _Plot:
 
     def _steps(self) -> Iterator[Markup]:
         """Yield numbers of steps below the plot, as many as have room on a small screen."""
-        most = min(max(40 // (len(f"{self._last:,}") + 4), 1), 5)
+        most = min(max(40 // (len(f"{self._last:,}") + 5), 1), 4)
         steps = [self._first] if self._first == self._last else self._x.ticks(most)
         for place, step in enumerate(each for each in steps if each == int(each)):
             at = self._x.at(step)

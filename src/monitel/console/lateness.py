@@ -59,8 +59,9 @@ def suspects(times: Times) -> list[tuple[float, int, str]]:
     least = _SUSPECT * cycle(times)
     late = {rank for rank, seconds in rank_late(times).items() if seconds > least}
     cycles = {rank: sum(of.values()) for rank, of in times.items()}
+    middle = median(cycles.values())
     factor = 2 if sum("sync" in of for of in times.values()) == _PAIR else 1
-    apart = {rank: factor * abs(seconds - median(cycles.values())) for rank, seconds in cycles.items()}
+    apart = {rank: factor * abs(seconds - middle) for rank, seconds in cycles.items()}
     found = [(seconds, rank, stage) for (rank, stage), seconds in stage_late(times).items() if rank in late]
     return sorted((each for each in found if each[0] > max(least, 2 * apart[each[1]])), reverse=True)
 

@@ -273,10 +273,9 @@ def _rank(row: Row, job: Job, names: Sequence[str], longest: float) -> Iterator[
 def _ends(jobs: Sequence[Job]) -> Iterator[Markup]:
     """Yield the exception or the stack of each process that did not complete, and the names of those without one."""
     ended = [(job, each) for job in reversed(jobs) for each in _incomplete(job)]
-    explained = [
-        _end(each, job.attempt if len(jobs) > 1 else None) for job, each in ended if each.exception or each.stacks
-    ]
-    shown = _fitting(explained, _PROCESSES, _OF_STACKS)
+    explained = [(job, each) for job, each in ended if each.exception or each.stacks]
+    ends = (_end(each, job.attempt if len(jobs) > 1 else None) for job, each in explained)
+    shown = _fitting(ends, _PROCESSES, _OF_STACKS)
     yield from shown
     if len(shown) < len(explained):
         yield tag("p", f"and {counted(len(explained) - len(shown), 'more process', 'es')}", class_="note")
@@ -306,12 +305,11 @@ def _end(process: Process, attempt: int | None) -> Markup:
         kind, message, place = process.exception
         content.append(tag("pre", f"{kind}: {message}"[:_EXCEPTION]))
         content += [tag("p", place, class_="note")] if place else []
-    lines = [*stack_lines(process, Screen())][1:]
+    lines = [*islice(stack_lines(process, Screen()), 1, _LINES + 2)]
     shown = "\n".join(lines[:_LINES])[:_STACK].splitlines()
-    more = [f"and {counted(len(lines) - len(shown), 'more line')}"] if len(shown) < len(lines) else []
     if lines:
-        stack = [tag("pre", "\n".join([*shown, *more]))]
-        content += stack if len(shown) <= _SHORT_STACK else _folded(f"stack, {counted(len(lines), 'line')}", stack)
+        stack = [tag("pre", "\n".join([*shown, "and more lines"] if len(shown) < len(lines) else shown))]
+        content += stack if len(shown) <= _SHORT_STACK else _folded("Stack", stack)
     return tag("article", *content)
 
 

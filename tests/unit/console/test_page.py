@@ -1,0 +1,328 @@
+"""The page about a run: its facts, its charts, its advice, and that no text from outside is more than text."""
+
+import re
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.paths import ROOT
+from tests.unit.console.made_processes import JOB, START, S, ended, late_ranks, totals
+
+from monitel.blackbox.account import Account
+from monitel.console.advice import advice
+from monitel.console.job import Job, jobs_of
+from monitel.console.main import _MODULES
+from monitel.console.page import page
+from monitel.console.runs import Run
+from monitel.console.verdict import Verdict
+from monitel.runs.curves import STEP_TIME, Curve, Point
+from monitel.runs.history import RunTime
+from monitel.runs.process import Process, State, Total
+from monitel.runs.values import RunValues, Value
+
+pytestmark = pytest.mark.usefixtures("utc")
+
+ELEMENTS = {
+    *("html", "head", "meta", "title", "style", "body", "main", "header", "footer", "section", "article"),
+    *("h1", "h2", "h3", "p", "b", "small", "span", "dl", "dt", "dd", "div", "ul", "li", "i", "mark", "code", "pre"),
+    *("details", "summary", "table", "tr", "th", "td", "figure", "figcaption", "output"),
+    *("svg", "line", "text", "path", "rect"),
+}
+HOSTILE = (
+    "</title></style></svg>\"'><script>alert(1)</script><img src=x onerror=alert(1)>&lt;\x00\x1b[2J\ud800\u202e\r\n"
+)
+TIMES = {"startup": 10 * S, "step": 78 * S, "data": 10 * S, "my <own>": 2 * S}
+
+
+class Page(HTMLParser):
+    """A page, parsed. It is well-formed: each element is one of ours, and is closed by its end."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._texts: list[tuple[str, list[str]]] = []
+        self._open: list[tuple[str, list[str]]] = []
+        text.encode()
+        self.text = text
+        self.feed(text)
+        self.close()
+        assert [] == self._open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ELEMENTS
+        assert not any(name.startswith("on") or name in {"src", "href"} for name, _ in attrs)
+        self.elements.append((tag, dict(attrs)))
+        content: list[str] = []
+        self._texts.append((tag, content))
+        if tag != "meta":
+            self._open.append((tag, content))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert tag == self._open.pop()[0]
+
+    def handle_data(self, data: str) -> None:
+        assert all(each.isprintable() or each == "\n" for each in data)
+        for _, content in self._open:
+            content.append(data)
+
+    def texts(self, *tags: str) -> list[str]:
+        return ["".join(content) for tag, content in self._texts if tag in tags]
+
+    def values(self, attribute: str, *, of: str) -> list[str]:
+        return [str(found[attribute]) for tag, found in self.elements if tag == of and attribute in found]
+
+    def after(self, title: str) -> str:
+        """The text of the section with a title."""
+        return next(text.removeprefix(title) for text in self.texts("section") if text.startswith(title))
+
+
+def shown(run: Run | None = None, jobs: Sequence[Job] = (), curves: Sequence[Curve] = (), **options: Any) -> Page:
+    return Page(page(run, jobs, curves, **{"title": "run-7", "now_ns": START, **options}))
+
+
+def made_run(activities: dict[str, int] | None = None, **fields: Any) -> Run:
+    time = RunTime(
+        "run-7", TIMES if activities is None else activities, 2, START + 100 * S, "completed", last_step=1200
+    )
+    return Run(time, **{"outcome": "completed", **fields})
+
+
+def curve(name: str, *values: float, last: float | None = None, unit: str = "", **attributes: Any) -> Curve:
+    points = tuple(Point(step, each, each, each) for step, each in enumerate(values, 1))
+    return Curve(name, tuple(attributes.items()), unit, points, values[-1] if last is None else last)
+
+
+def lines(found: Page) -> list[list[tuple[int, int]]]:
+    """The places of each line of all charts, from 0 to 1000, from the left and from above."""
+    paths = [each["d"] for tag, each in found.elements if tag == "path" and str(each["class"]).startswith("line")]
+    return [places(str(each)) for each in paths]
+
+
+def places(path: str) -> list[tuple[int, int]]:
+    numbers = [int(each) for each in re.findall(r"-?\d+", path)]
+    moves = [*zip(numbers[::2], numbers[1::2], strict=False)]
+    return [(sum(x for x, _ in moves[: end + 1]), sum(y for _, y in moves[: end + 1])) for end in range(len(moves))]
+
+
+def test_page_has_the_facts_of_a_run_in_their_order() -> None:
+    ranks = late_ranks(accounts={"metrics": Account(recorded=300, delivered=300)})
+    values = RunValues(
+        config={"rate": 0.5, "layers": 12}, values=(Value("tokens", (), "1", 9.0, 0), Value("loss", (), "", 2.0, 0))
+    )
+    curves = [
+        curve(STEP_TIME, 0.5, 0.125, unit="s"),
+        *(curve("accuracy", 0.5, 0.5 + each / 100, split=each) for each in range(8)),
+        curve("train.loss", 4.0, 2.0),
+    ]
+    found = shown(made_run(values=values), jobs_of(ranks), curves, problems=["a file is damaged"])
+    assert [
+        *("Late rank", "Numbers", "Where the time went", "Stages of a step", "Configuration", "Telemetry", "Problems"),
+    ] == found.texts("h2")
+    facts = dict(zip(found.texts("dt"), found.texts("dd"), strict=True))
+    expected = {"duration": "1 min 40 s", "attempts": "2", "ranks": "4", "last step": "1,200", "speed": "8 steps/s"}
+    assert {"started": "2026-01-02 03:04:05", **expected, "goodput": "78 %"} == facts
+    assert ["run-7"] == found.texts("h1")
+    assert "completed" in found.texts("span")
+    assert found.after("Late rank").startswith(
+        "Rank 2 takes 30.0 ms longer than the others in data (22 % of each step)Next: Compare its disk"
+    )
+    assert ["train.loss2", "accuracysplit=00.5", f"{STEP_TIME}125 ms"] == [
+        re.sub(r"split=1.*", "", each) for each in found.texts("figcaption")
+    ]
+    assert ["large"] == found.values("class", of="figure")
+    assert "2 more lines" in found.after("Numbers")
+    assert ["loss2", "tokens9", "rate0.5", "layers12", "exported1,200 windows and numbers, 0 events"] == found.texts(
+        "tr"
+    )
+    assert "10 % of the time went into starting up." in found.after("Where the time went")
+    assert "step78 %1 min 18 sstartup10 %10 sdata10 %10 smy <own>2 %2 s" in found.after("Where the time went")
+    assert ["rank 0 ", "rank 1 ", "rank 2 late", "rank 3 "] == [
+        each for each in found.texts("span") if each.startswith("rank")
+    ]
+    assert "rank 2: optimizer 5 ms, other 2 ms, data 40 ms, forward 28 ms, backward 60 ms, sync 0 ms" in found.values(
+        "aria-label", of="svg"
+    )
+    assert "a file is damaged" == found.after("Problems")
+
+
+def test_page_shows_how_processes_ended() -> None:
+    """A stack that is long is folded; processes without details are one line."""
+    stack = "\n".join(f'  File "train.py", line {line} in <module>' for line in range(30))
+    main = "Main thread in the last second (most recent call first):"
+    failed = ended(
+        0,
+        status="failed",
+        step=7,
+        exception=("ValueError", "no\nfile", "train.py:30"),
+        stacks=f"{main}\n{stack}",
+        host="n1",
+    )
+    killed = ended(1, death="killed by SIGKILL", status="", stacks=f"{main}\n{stack[:50]}", seen_ns=999 * S)
+    found = shown(None, jobs_of([failed, killed, *(ended(rank, status="preempted") for rank in (2, 3, 4))]))
+    assert ["Rank 1 killed by SIGKILL", "Rank 0 failed at step 7, n1"] == found.texts("h3")
+    assert [f"{main}\n{stack[:50]}", "ValueError: no\nfile", f"{main}\n{stack}"] == found.texts("pre")
+    assert ["Stack"] == found.texts("summary")
+    assert found.after("How it ended").endswith("Ranks 2-4 preempted")
+    assert "killed by SIGKILL" in found.texts("span")
+
+
+def test_run_without_anything_has_a_page() -> None:
+    found = shown()
+    assert ["run-7", "nothing was recorded"] == [*found.texts("h1"), *found.texts("span")]
+    assert [] == found.texts("h2")
+    assert ["Unknown"] == shown(made_run({}), [Job(JOB, None, ())]).texts("h2")
+
+
+def test_text_from_outside_is_text() -> None:
+    """Everything that a program, a user or a library has named is escaped in the whole page, also in attributes."""
+    attributes = ((HOSTILE, HOSTILE),)
+    curves = [
+        Curve(HOSTILE, attributes, HOSTILE, (Point(1, 1.0, 0.5, 2.0), Point(2, 1.0, 1.0, 1.0)), 1.0) for _ in "12"
+    ]
+    curves += [Curve(f"{HOSTILE}{each}", attributes, HOSTILE, (), 1.0) for each in range(40)]
+    bad = ended(
+        None,
+        status="failed",
+        exception=(HOSTILE, HOSTILE, HOSTILE),
+        stacks=f"Main thread (most recent call first):\n{HOSTILE}",
+        host=HOSTILE,
+        spool=HOSTILE,
+        accounts={"logs": Account(1, dropped={HOSTILE: 1})},
+        stages=totals({HOSTILE: 5.0, "data": 5.0}, group=HOSTILE),
+        made=200,
+    )
+    run = made_run({HOSTILE: S, "step": S}, values=RunValues(config={HOSTILE: HOSTILE}), outcome=HOSTILE)
+    found = shown(run, [Job(JOB, None, (bad,))], curves, title=HOSTILE, problems=[HOSTILE])
+    assert 60 < found.text.count("&lt;script&gt;alert(1)")
+    assert HOSTILE[:60] in found.texts("title")[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "above", "ticks", "note"),
+    [
+        ((2.0,), [500], ["step 1", "1", "1.5", "2", "2.5", "3"], ""),  # one point
+        ((3e-4, 3e-4, 3e-4), [500, 500, 500], ["0.0002", "0.0003", "0.0004", "step 1", "2", "3"], ""),  # constant
+        ((0.0, 1.0), [946, 54], ["0", "0.5", "1", "step 1", "2"], ""),
+        ((1e4, 1e-2, 1.0), [16, 984, 661], ["0.01", "1", "100", "10,000", "step 1", "2", "3"], "logarithmic axis"),
+        ((-1.0, 1e4), [946, 54], ["0", "5,000", "10,000", "step 1", "2"], ""),  # no logarithm
+        ((*[1.0, 2.0] * 60, 500.0), [946, 54], None, "up to 500 near step 121"),  # a rare value far above the others
+    ],
+)
+def test_axis_fits_the_values(values: tuple[float, ...], above: list[int], ticks: list[str] | None, note: str) -> None:
+    found = shown(curves=[curve("a", *values)])
+    assert above == [y for _, y in lines(found)[0]][: len(above)]
+    assert 1 == len([each for each in found.values("class", of="path") if each.startswith("dot")])
+    assert ticks is None or sorted(ticks) == sorted(found.texts("text"))
+    assert found.after("Numbers").endswith(note)
+
+
+@pytest.mark.parametrize(
+    ("unit", "low", "high", "ticks"),
+    [
+        ("s", 0.1, 0.14, ["100 ms", "120 ms", "140 ms"]),
+        ("s", 0.0, 600.0, ["0", "5 min", "10 min"]),
+        ("By", 0.0, 3 * 2**30, ["0", "1 GiB", "2 GiB", "3 GiB"]),
+        ("{token}/s", 0.0, 10.0, ["0", "5", "10"]),
+    ],
+)
+def test_ticks_are_round_in_their_unit(unit: str, low: float, high: float, ticks: list[str]) -> None:
+    found = shown(curves=[curve("a", low, high, unit=unit)])
+    assert ticks == [each for each in found.texts("text") if each not in {"step 1", "2"}]
+
+
+def test_number_that_is_not_finite_is_a_mark_with_a_word() -> None:
+    found = shown(
+        curves=[
+            curve("loss", 1.0, 2.0, last=float("nan")),
+            curve("b", 1.0, last=float("inf")),
+            Curve("c", (), "", (), 1.0),
+        ]
+    )
+    assert ["lossnan", "binf", "c1"] == found.texts("figcaption")
+    assert {"then nan", "then inf"} < {*found.texts("text")}
+    assert ["bad", "bad"] == found.values("class", of="output")
+    assert "no finite number was recorded" in found.after("Numbers")
+
+
+def test_neighbours_of_a_long_curve_become_one_point_with_a_band() -> None:
+    points = tuple(Point(step, step % 2, -1.0, 2.0) for step in range(1, 2001))
+    found = shown(curves=[Curve("loss", (), "", points, 0.0), Curve("b", (), "", points, 0.0)])
+    assert [334, 154] == [*map(len, lines(found))]
+    assert {500} == {y for _, y in lines(found)[0]}
+    bands = [places(str(each["d"])) for _, each in found.elements if each.get("class") == "band c0"]
+    assert [(946, 54)] * 2 == [(max(y for _, y in each), min(y for _, y in each)) for each in bands]
+    assert "step 42\n0.5 (-1 to 2)" in found.texts("title")
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+CURVES = st.dictionaries(
+    st.integers(0, 2**63), st.lists(FINITE, min_size=3, max_size=3).map(sorted), min_size=1, max_size=70
+)
+
+
+@given(st.lists(st.tuples(CURVES, st.floats()), min_size=1, max_size=3), st.sampled_from(["", "s", "By", "%"]))
+def test_any_numbers_have_a_chart(given_curves: list[tuple[dict[int, list[float]], float]], unit: str) -> None:
+    """All places lie within the plot, and numbers are beside it."""
+    curves = [
+        Curve(
+            "a",
+            (("place", place),),
+            unit,
+            tuple(Point(step, each[1], each[0], each[2]) for step, each in sorted(points.items())),
+            last,
+        )
+        for place, (points, last) in enumerate(given_curves)
+    ]
+    found = shown(curves=curves)
+    assert all(0 <= each <= 1000 for line in lines(found) for place in line for each in place)
+    assert len(given_curves) == len(lines(found))
+    assert found.texts("text")
+
+
+def test_page_of_a_huge_run_is_small() -> None:
+    """Each part has a limit: of 10,000 ranks, the one of the verdict and an even choice of the others is shown."""
+    many: list[Process] = []
+    for rank in range(10_000):
+        stages = totals({"data": 40 if rank == 777 else 10, "forward": 60, "sync": 0 if rank == 777 else 30})
+        many.append(ended(rank, made=200, stages=stages, step_time=Total(199, 25.0)))
+    points = tuple(Point(step, float(step % 7), -1.0, 9.0) for step in range(1, 2001))
+    curves = [
+        Curve("n'" * 500 + str(name), (("&" * 300, each),), "'" * 300, points, 1.0)
+        for name in range(60)
+        for each in range(8)
+    ]
+    values = RunValues(config={"'" * 90 + str(each): "<" * 1000 for each in range(1000)}, left_out=5)
+    found = shown(made_run(values=values), jobs_of(many), curves, problems=["'" * 10_000] * 1000)
+    assert 500_000 > len(found.text.encode())
+    assert "32 of 10,000 ranks: the one of the verdict, and an even choice of the others" in found.after(
+        "Stages of a step"
+    )
+    bars = [each for each in found.texts("span") if each.startswith("rank ")]
+    assert (32, "rank 0 ", "rank 777 late", "rank 9677 ") == (len(bars), bars[0], bars[3], bars[-1])
+    killed = [
+        ended(rank, death="killed by SIGKILL", stacks='Main "\n' + '"' * 999 + "\n&" * 99_999) for rank in range(99)
+    ]
+    found = shown(made_run(values=values), jobs_of(killed), curves)
+    assert 500_000 > len(found.text.encode())
+    assert "more processes" in found.after("How it ended")
+
+
+def test_each_kind_of_verdict_has_advice_whose_command_exists() -> None:
+    kinds = re.findall(r"^\| \[`([\w-]+)`\]", (ROOT / "docs/reference/verdicts.md").read_text("utf-8"), re.MULTILINE)
+    assert 14 == len(kinds)
+    job = Job(JOB, None, (ended(1, state=State.ALIVE, status=""), ended(2, death="killed by SIGKILL", spool="/")))
+    found = {}
+    for kind in kinds:
+        vars(job)["verdict"] = Verdict(kind, f"{kind}: it is so", rank=1, stage="data")
+        found[kind], command = advice(job, None)
+        assert not command or command.split()[:2] in [["monitel", each] for each in ("run", *_MODULES)]
+        assert "monitel autopsy /" == command or kind != "dead"
+        assert "monitel autopsy 101" == command or kind != "stuck"
+    assert len({*kinds}) == len({*found.values()})
+    downtime = RunTime("run-7", {"step": 60 * S, "down": 40 * S}, 2, START)
+    vars(job)["verdict"] = Verdict("healthy", "healthy: 8 steps/s")
+    text = "40 % of the time went into downtime between attempts"
+    assert (f"The steps are fine, but {text}: automatic restarts, or spare nodes.", "") == advice(job, downtime)
