@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import monitel
@@ -25,6 +25,7 @@ from monitel.counter import leave_out, plain_counters
 from monitel.process.os_threads import RLock
 from monitel.run_config import flat
 from monitel.run_events import last_exception, watch_exceptions
+from monitel.stats._window import live
 from monitel.stats.window import OpenWindow, decode, key
 from monitel.stats.window_sinks import forget, live_stats, open_windows
 from monitel.training.counters import before
@@ -107,7 +108,8 @@ class Recorder:
         self._box = box
         self._table = table
         self._metrics, self._logs = box.journals["metrics"], box.journals["logs"]
-        self._stats: dict[int, tuple[int, Series]] = {}  # by serial number: number of the definition, series
+        self._stats: dict[int, int] = {}  # numbers of definitions, by serial number
+        self._series: dict[int, Series] = {}  # by these numbers
         self._most = _MOST_ENDED  # number of known Stats, beyond which those that have ended are forgotten
         self._totals: dict[Series, int] = {}  # the series of the totals in a snapshot, with a number of a definition
         self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
@@ -161,10 +163,10 @@ class Recorder:
         if self.is_idle:
             self.begin()
         serial, key_number = key(content)
-        if (found := self._stats.get(serial)) is None:
-            found = self._new_stats({serial: definition})[serial]
+        if (number := self._stats.get(serial)) is None:
+            number = self._new_stats({serial: definition})[serial]
             self._table.warn()
-        number, series = found
+        series = self._series[number]
         payload = marshal.dumps((number, content), 2)
         finite = part_of_total(window.sum, monotonic=series.definition.monotonic)
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
@@ -194,7 +196,9 @@ class Recorder:
 
     def define_stats(self) -> None:
         """Define the Stats with open windows, so that :meth:`open_windows` has few to define, with the lock held."""
-        self._define_stats([key(each)[0] for each in open_windows()])
+        known = self._stats
+        if any(each._serial not in known and each.count for each in live()):
+            self._define_stats([serial for serial, _ in map(key, open_windows())])
         self._table.warn()
 
     def open_windows(self) -> list[tuple[int, bytes]]:
@@ -205,10 +209,9 @@ class Recorder:
         totals = self._totals.copy().items()
         self._reported = [(number, each.count, each.sum, each.windows, each.largest) for each, number in totals]
         contents, known = open_windows(), self._stats
-        serials = [key(each)[0] for each in contents]
+        serials = [serial for serial, _ in map(key, contents)]
         self._define_stats(serials)
-        numbers = (known[serial][0] if serial in known else -1 for serial in serials)
-        return list(zip(numbers, contents, strict=True))
+        return list(zip(map(known.get, serials, repeat(-1)), contents, strict=True))
 
     def stage_times(self) -> dict[str, int]:
         """Return the nanoseconds of each stage in closed windows: on the device, if they are measured there."""
@@ -222,7 +225,9 @@ class Recorder:
         """Return the open windows with samples, of Stats that are defined. Takes no lock."""
         known, opened = self._stats, map(decode, open_windows())
         return [
-            (known[each.serial][1], each) for each in opened if each.serial in known and each.count and not each.closed
+            (self._series[known[each.serial]], each)
+            for each in opened
+            if each.serial in known and each.count and not each.closed
         ]
 
     def take_rest(self) -> None:
@@ -305,22 +310,24 @@ class Recorder:
         """Define the Stats with some serial numbers, and forget those that have ended."""
         with self._defining:  # at the exit, the writer may do the same at this moment
             known = self._stats
-            unknown = set(serials) - known.keys()
+            unknown = {serial for serial in serials if serial not in known}
             if unknown or len(known) > self._most:
-                live = {stat._serial: stat.definition for stat in live_stats()}
-                self._new_stats({serial: live[serial] for serial in serials if serial in unknown and serial in live})
+                found = {stat._serial: stat.definition for stat in live_stats()}
+                self._new_stats({serial: found[serial] for serial in serials if serial in unknown and serial in found})
                 if len(known) > self._most:
-                    self._stats = {serial: known[serial] for serial in (*serials, *live) if serial in known}
+                    self._stats = {serial: known[serial] for serial in (*serials, *found) if serial in known}
                     self._most = _MOST_ENDED + 2 * len(self._stats)
 
-    def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, tuple[int, Series]]:
+    def _new_stats(self, stats: dict[int, monitel.StatDefinition]) -> dict[int, int]:
         pairs = [
             (self._table.of_stat(stat), tuple(each.suffix for each in stat.aggregations)) for stat in stats.values()
         ]
         numbers = self._define(STAT, pairs)
-        found = {serial: (number, series) for serial, number, (series, _) in zip(stats, numbers, pairs, strict=True)}
+        series = dict(zip(numbers, (each for each, _ in pairs), strict=True))
+        self._series.update(series)
+        self._totals.update((each, number) for number, each in series.items() if each.definition.name in REPORTED)
+        found = dict(zip(stats, numbers, strict=True))
         self._stats.update(found)
-        self._totals.update((each, number) for number, each in found.values() if each.definition.name in REPORTED)
         return found
 
     def _define(self, kind: str, series: Iterable[tuple[Series, tuple[str, ...]]]) -> list[int]:

@@ -230,8 +230,7 @@ class Stat(Accumulator):
 
     def _take_fetched(self) -> list[Taken]:
         """Wait for the values of closed windows, a few seconds at most, and return those that have all values."""
-        with pending.lock():  # another thread may take windows
-            windows = getattr(self, "_pending_windows", ())  # absent if __init__() was not called
+        windows = getattr(self, "_pending_windows", ())  # absent if __init__() was not called
         for window in windows:
             if window.samples is not None and not window.resolved:
                 window.samples.fetch()

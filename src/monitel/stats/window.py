@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.stats.definition import Aggregation, StatDefinition
@@ -204,13 +204,14 @@ class OpenWindow(NamedTuple):
 
     def of(self, definition: StatDefinition) -> Window:
         """Return the window of a Stat with this definition."""
-        return Window(definition, *self[4:])
+        return Window._make((definition, *self[4:]))
 
 
 # Serial number of the Stat, number of the window, flags, end of the previous window; then the other fields of
 # OpenWindow in its order, without the histogram. A step that was not set is -1.
 _FIELDS = struct.Struct("=7q4d3qd")
-_KEY = struct.Struct("=2q")
+#: Returns the key of a window in bytes: the serial number of its Stat, and its number.
+key: Callable[[bytes], tuple[int, int]] = struct.Struct("=2q").unpack_from
 _HISTOGRAM = struct.Struct("=3q3d")
 _SIDE = struct.Struct("=2q")
 _CLOSED, _STDDEV, _HAS_HISTOGRAM = 1, 2, 4
@@ -234,25 +235,25 @@ def encode(window: OpenWindow) -> bytes:
     return b"".join(parts)
 
 
-def key(content: bytes) -> tuple[int, int]:
-    """Return the key of a window: the serial number of its Stat, and its number."""
-    return _KEY.unpack_from(content)
-
-
 def decode(content: bytes) -> OpenWindow:
     """Return a window that :func:`encode`, or the C code, has written."""
-    serial, number, flags, previous_end_ns, *known, first, last, stddev = _FIELDS.unpack_from(content)
-    offset = _FIELDS.size
-    histogram = None
-    if flags & _HAS_HISTOGRAM:
-        scale, zeros, nonfinite, *totals = _HISTOGRAM.unpack_from(content, offset)
-        offset += _HISTOGRAM.size
-        fields: list[Any] = [scale, zeros]
-        for _ in range(2):
-            bucket, length = _SIDE.unpack_from(content, offset)
-            fields += bucket, struct.unpack_from(f"={length}Q", content, offset + _SIDE.size)
-            offset += _SIDE.size + 8 * length
-        histogram = Histogram(*[*fields, *totals, nonfinite])
-    steps = first if first >= 0 else None, last if last >= 0 else None
-    numbers = *known, *steps, stddev if flags & _STDDEV else None, histogram
-    return OpenWindow(serial, number, bool(flags & _CLOSED), previous_end_ns, *numbers)
+    # Each field has a name, because a slice and a call with 16 arguments would take twice as long.
+    serial, number, flags, before, start, end, count, total, low, high, last, out, first, final, deviation = (
+        _FIELDS.unpack_from(content)
+    )
+    closed, stddev = flags & _CLOSED == _CLOSED, deviation if flags & _STDDEV else None
+    begin, until = first if first >= 0 else None, final if final >= 0 else None
+    buckets = _histogram(content, _FIELDS.size) if flags & _HAS_HISTOGRAM else None
+    head = serial, number, closed, before, start, end, count, total, low, high, last, out, begin, until, stddev, buckets
+    return OpenWindow._make(head)
+
+
+def _histogram(content: bytes, offset: int) -> Histogram:
+    scale, zeros, nonfinite, *totals = _HISTOGRAM.unpack_from(content, offset)
+    offset += _HISTOGRAM.size
+    fields: list[Any] = [scale, zeros]
+    for _ in range(2):
+        bucket, length = _SIDE.unpack_from(content, offset)
+        fields += bucket, struct.unpack_from(f"={length}Q", content, offset + _SIDE.size)
+        offset += _SIDE.size + 8 * length
+    return Histogram(*[*fields, *totals, nonfinite])
