@@ -59,8 +59,8 @@ CONFIGURE = "import monitel_otlp, sys; monitel_otlp.configure()"
         ("spawn", "", "pass", "pass", NOT_RECORDED),  # the parent is not recorded either
         ("forkserver", "import monitel", "pass", "pass", NOT_RECORDED),
         ("spawn", "import monitel", CONFIGURE, "pass", "verdict unknown"),
-        # No hook gets an exception, and from CPython 3.13 on it is over when the run ends; torch.multiprocessing.spawn()
-        # makes an exit status of it.
+        # No hook is called with an exception, which is over when the run ends from CPython 3.13 on;
+        # torch.multiprocessing.spawn() makes an exit status of it.
         ("spawn", "", CONFIGURE, "raise ValueError('broken')", "failed at step 1: ValueError: broken"),
         (
             "spawn",
