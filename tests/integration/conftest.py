@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.integration.loki import COMPOSE, Loki, loki_program
-from tests.integration.services import DEADLINE, Program, Wire, answer_of, free_port, run_python, sixty_times_faster
+from tests.integration.services import DEADLINE, Program, answer_of, free_port, run_python, sixty_times_faster
 from tests.support.receiver import Receiver
 
 __all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "free_port"]
@@ -106,16 +106,12 @@ def loki(loki_server: tuple[str, Program], monkeypatch: pytest.MonkeyPatch) -> L
 
 @dataclass(frozen=True)
 class Stack:
-    """The Collector and Prometheus, and Loki in a test that has it, each behind a wire."""
+    """The Collector and Prometheus, and Loki in a test that has it, to be broken."""
 
     prometheus: Prometheus
     programs: Mapping[str, Program]
-    wires: Mapping[str, Wire]
+    endpoint: str
     receiver: Receiver
-
-    @property
-    def endpoint(self) -> str:
-        return self.wires["otelcol"].url
 
     @property
     def environment(self) -> dict[str, str]:
@@ -174,31 +170,18 @@ def collector(
 
 @pytest.fixture
 def stack(backends: Path, tmp_path: Path, receiver: Receiver, request: pytest.FixtureRequest) -> Iterator[Stack]:
-    """All programs as ``compose/`` configures them, to be broken."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
+    """All programs as ``compose/`` configures them."""
+    url, loki_url = f"http://127.0.0.1:{free_port()}", ""
     command = prometheus_command(backends, url, tmp_path, COMPOSE / "prometheus.yml")
-    own = {"prometheus": Program(command, tmp_path / "prometheus.log", f"{url}/-/ready")}
-    wires = {"prometheus": Wire(port)}
-    programs, urls = dict(own), {"prometheus_url": wires["prometheus"].url}
+    programs = {"prometheus": Program(command, tmp_path / "prometheus.log", f"{url}/-/ready")}
     if "loki" in request.fixturenames:
         loki_url, programs["loki"] = request.getfixturevalue("loki_server")
-        wires["loki"] = Wire(int(loki_url.rpartition(":")[2]))
-        urls["loki_url"] = wires["loki"].url
-    collector_url, own["otelcol"] = collector_program(backends, tmp_path, receiver=receiver, **urls)
-    programs["otelcol"] = own["otelcol"]
-    wires["otelcol"] = Wire(int(collector_url.rpartition(":")[2]))
+    endpoint, programs["otelcol"] = collector_program(backends, tmp_path, url, receiver, loki_url=loki_url)
     try:
-        for program in own.values():
-            program.start()
-        yield Stack(Prometheus(url), programs, wires, receiver)
+        with programs["prometheus"], programs["otelcol"]:
+            yield Stack(Prometheus(url), programs, endpoint, receiver)
     finally:
-        for wire in wires.values():
-            wire.mend()
-            wire.close()
-        for program in own.values():
-            program.stop()
-        if "loki" in programs:
+        if loki_url:
             programs["loki"].restore()
 
 

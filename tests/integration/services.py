@@ -1,4 +1,4 @@
-"""Services that tests break: programs that stop and start again, and a connection that can be cut."""
+"""Services that tests break: programs that stop and start again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
 
 from tests.support.checks import wait_until
@@ -150,59 +149,3 @@ class Program:
         except OSError:
             return False
         return True
-
-
-class Wire:
-    """A port that leads to another one, until it is cut: then bytes wait at both ends, as in a broken network.
-
-    Args:
-        port: The port of 127.0.0.1 that it leads to.
-    """
-
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._whole = Event()
-        self._whole.set()
-        self._sockets = [socket.create_server(("127.0.0.1", 0))]
-        self.port = int(self._sockets[0].getsockname()[1])
-        Thread(target=self._accept, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def cut(self) -> None:
-        self._whole.clear()
-
-    def mend(self) -> None:
-        """Let everything through again, what has waited too."""
-        self._whole.set()
-
-    def close(self) -> None:
-        for each in self._sockets:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # closed
-            while True:
-                near = self._sockets[0].accept()[0]
-                self._sockets.append(near)
-                self._whole.wait()
-                try:
-                    far = socket.create_connection(("127.0.0.1", self._target))
-                except ConnectionRefusedError:
-                    near.close()
-                    continue
-                self._sockets.append(far)
-                for one, other in [(near, far), (far, near)]:
-                    Thread(target=self._carry, args=(one, other), daemon=True).start()
-
-    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                self._whole.wait()
-                sink.sendall(data)
-        with suppress(OSError):
-            sink.shutdown(socket.SHUT_RDWR)

@@ -8,16 +8,15 @@ duration of the faults in seconds, ``MONITEL_SOAK_KILLS`` the number of kills.
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.inbox import Answer, Request
 from tests.support.paths import ROOT
-from tests.support.receiver import Receiver, partial_success
+from tests.support.producers import ANY, answer_at_random
+from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 from tests.support.spools import spooled
 
@@ -83,32 +82,10 @@ left = [each.name for each in threading.enumerate() if each.name.startswith("mon
 print(json.dumps({**logged, "early": early, "late": late, "took": took, "account": account, "left": left}))
 """
 
-FAULTS = (
-    Answer(503),
-    Answer(429, headers={"Retry-After": "0"}),
-    Answer(500),
-    Answer(400),
-    Answer(413),
-    Answer(fault="drop unread"),
-    Answer(fault="drop unanswered"),
-    Answer(fault="drop in answer"),
-    Answer(fault="drip"),
-    Answer(delay=0.1),
-)
-
 
 def test_everything_is_accounted_for(receiver: Receiver, run: Run, tmp_path: Path) -> None:
     """Each item is delivered, on disk, or dropped with a reason; delivered items are those that the backend decoded."""
-    rng = random.Random(SEED)
-
-    def fault(request: Request) -> Answer | None:
-        if rng.random() < 0.8:
-            return None
-        if rng.random() < 0.1:
-            return partial_success(request.signal, 1, "one too many")
-        return rng.choice(FAULTS)
-
-    receiver.rule(fault)
+    answer_at_random(receiver, SEED, [*30 * ["200"], *ANY])
     env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}
     ended = run("-W", "ignore", "-c", TRAIN, receiver.url, SECONDS, SEED, env=env, timeout=SECONDS + 60)
     report: dict[str, Any] = json.loads(ended.stdout)

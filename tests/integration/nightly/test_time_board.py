@@ -118,11 +118,15 @@ def test_stored_time_is_the_ledger_of_each_process(job: Job) -> None:
         over = {name: seconds for name, seconds in known.activities.items() if name not in current}
         assert {"startup", "data", "step"} <= over.keys()
         assert pytest.approx(over, rel=1e-12) == {name: stored[name] for name in stored if name not in current}
-        assert sum(stored.values()) == pytest.approx(known.elapsed, abs=TOLERANCE * known.elapsed + 0.1)
+        assert sum(known.activities.values()) <= sum(stored.values()) <= known.elapsed + 0.1
 
 
 def test_tables_show_seconds_and_shares(job: Job) -> None:
-    """The seconds of all ranks, and of rank zero, with shares that add up to 100 %."""
+    """The seconds of all ranks, and of rank zero, with shares that add up to 100 %.
+
+    With rates over 4 minutes and a range of 6 hours, a job of some seconds has the same numbers.
+    """
+    variables = {**job.board.variables(), "run": "run-7"}
     for title, ranks in (("Time of all ranks", job.ranks), ("Time of the run", job.ranks[:1])):
         seconds, shares = (by("training_activity", each) for each in job.board.shown(title, run="run-7"))
         assert seconds.keys() == shares.keys() >= {"startup", "data", "step", "evaluation", "shutdown"}
@@ -130,11 +134,14 @@ def test_tables_show_seconds_and_shares(job: Job) -> None:
         for activity in ranks[0].noted:
             assert seconds[activity] == pytest.approx(sum(each.noted[activity] for each in ranks), rel=0.02), activity
             assert shares[activity] == pytest.approx(job.share(activity, ranks), abs=TOLERANCE), activity
+        for target, expected in zip(job.board.targets(title), (seconds, shares), strict=True):
+            assert expected == by("training_activity", job.store.query(filled(target["expr"], variables)))
 
 
 def test_shares_over_time_add_up_to_one(job: Job) -> None:
-    """At each time of the stacked panel, with one series for each activity."""
-    (series,) = job.board.shown("Where the time of all ranks goes", run="run-7")
+    """At each time of the stacked panel, with one series for each activity; and over a longer time."""
+    title = "Where the time of all ranks goes"
+    (series,), (target,) = job.board.shown(title, run="run-7"), job.board.targets(title)
     sums: dict[float, float] = {}
     for each in series:
         assert {"service_namespace": "vision", "training_run_id": "run-7"}.items() <= each["metric"].items()
@@ -143,21 +150,11 @@ def test_shares_over_time_add_up_to_one(job: Job) -> None:
     assert {"startup", "data", "step", "checkpoint.save"} <= {each["metric"]["training_activity"] for each in series}
     assert len(sums) > 4
     assert all(isclose(1, total, abs_tol=1e-9) for total in sums.values())
-
-
-def test_job_shorter_than_the_windows_of_rates_is_shown_whole(job: Job) -> None:
-    """With rates over 4 minutes and a range of 6 hours, a job of some seconds has the same totals and shares."""
-    variables = {**job.board.variables(), "run": "run-7"}
-    for title in ("Time of all ranks", "Time of the run"):
-        for target, expected in zip(job.board.targets(title), job.board.shown(title, run="run-7"), strict=True):
-            found = job.store.query(filled(target["expr"], variables))
-            assert by("training_activity", expected) == by("training_activity", found)
-    (target,) = job.board.targets("Where the time of all ranks goes")
-    shares = by("training_activity", job.store.query(filled(target["expr"], variables)))
+    query = filled(target["expr"], {**job.board.variables(), "run": "run-7"})
+    shares = by("training_activity", job.store.query(query))
     assert sum(shares.values()) == pytest.approx(1, abs=1e-9)
-    extrapolated = 2 * TOLERANCE  # rate() extrapolates at both ends
     for activity in ("data", "step", "checkpoint.save", "evaluation"):
-        assert shares[activity] == pytest.approx(job.share(activity), abs=extrapolated)
+        assert shares[activity] == pytest.approx(job.share(activity), abs=2 * TOLERANCE)  # rate() extrapolates
 
 
 def test_tiles_name_overheads_and_the_rank(job: Job) -> None:
@@ -219,27 +216,20 @@ def test_run_with_two_attempts_adds_up(job: Job) -> None:
 
 
 def test_documented_queries_are_true(job: Job) -> None:
-    """Each documented query on the ledger finds something; over the whole job, shares are within 1 % of the truth."""
+    """Each documented query on the ledger: over the whole job, shares are within 1 % of the truth."""
     text = "".join(file.read_text() for file in DOCS)
-    found = dict.fromkeys(re.findall(r"`([^`\n]*training_(?:time_seconds_total|goodput_ratio)[^`\n]+)`", text))
-    over_all = "sum by (training_activity) (rate("
-    most = "topk(1, rate("
-    shares, rank, goodput = "", "", ""
-    for query in found:
+    shares, goodput = sorted({*re.findall(r"`([^`\n]*training_(?:time_seconds_total|goodput_ratio)[^`\n]+)`", text)})
+
+    def answer(query: str) -> list[dict[str, Any]]:
         of_run = query.replace("[5m]", "[1h]").replace("{", '{training_run_id="run-7", ')
-        answer = job.store.get("query", query=sixty_times_faster(of_run), time=str(job.end))["result"]
-        assert answer, query
-        if query.startswith(over_all):
-            shares = query
-            assert sum(by("training_activity", answer).values()) == pytest.approx(1, abs=1e-9)
-            for activity in ("data", "step", "checkpoint.save", "evaluation"):
-                assert by("training_activity", answer)[activity] == pytest.approx(job.share(activity), abs=TOLERANCE)
-        elif query.startswith(most) and '"data"' in query:
-            rank = query
-            assert ["2"] == list(by("training_rank", answer))
-        elif query.startswith("training_goodput_ratio"):
-            goodput = query
-            (value,) = by("training_rank", answer).values()
-            zero = job.ranks[0]
-            assert value == pytest.approx(zero.noted["step"] / zero.elapsed, abs=TOLERANCE)
-    assert all((shares, rank, goodput)), found
+        found: list[dict[str, Any]] = job.store.get("query", query=sixty_times_faster(of_run), time=str(job.end))[
+            "result"
+        ]
+        return found
+
+    found = by("training_activity", answer(shares))
+    assert sum(found.values()) == pytest.approx(1, abs=1e-9)
+    for activity in ("data", "step", "checkpoint.save", "evaluation"):
+        assert found[activity] == pytest.approx(job.share(activity), abs=TOLERANCE)
+    (value,) = by("training_rank", answer(goodput)).values()
+    assert value == pytest.approx(job.ranks[0].noted["step"] / job.ranks[0].elapsed, abs=TOLERANCE)

@@ -14,7 +14,7 @@ from tests.support.producers import checked_continuously
 from tests.support.receiver import Receiver
 
 import monitel
-from monitel import COUNT, Stat
+from monitel import COUNT
 from monitel.profiler import record_function
 from monitel_otlp.export import engine
 
@@ -23,29 +23,22 @@ LATE = 1.5  # seconds between two metrics requests, with a margin for other test
 BURST = 12  # duration of a burst in metrics requests
 
 
-def _emit() -> Callable[[int], object]:
-    return lambda number: monitel.emit("event", number=number)
+def _end_range(number: int) -> None:
+    with record_function(f"range {number}"):
+        pass
 
 
-def _end_ranges() -> Callable[[int], object]:
-    def end(number: int) -> None:
-        with record_function(f"range {number}"):
-            pass
-
-    return end
+def _close_window(number: int) -> None:
+    stat = monitel.stat(f"stat{number % 50}", [COUNT])
+    stat.add(number)
+    stat.flush()
 
 
-def _close_windows() -> Callable[[int], object]:
-    stats = [Stat(f"stat{number}", [COUNT], 60.0) for number in range(50)]
-
-    def close(number: int) -> None:
-        stats[number % 50].add(number)
-        stats[number % 50].flush()
-
-    return close
-
-
-PRODUCERS = {"events": ("logs", _emit), "ranges": ("traces", _end_ranges), "windows": ("metrics", _close_windows)}
+PRODUCERS: dict[str, tuple[str, Callable[[int], object]]] = {
+    "events": ("logs", lambda number: monitel.emit("event", number=number)),
+    "ranges": ("traces", _end_range),
+    "windows": ("metrics", _close_window),
+}
 
 
 @contextmanager
@@ -70,9 +63,9 @@ def producing(produce: Callable[[int], object]) -> Iterator[list[int]]:
     assert produced
 
 
-def wait_for_metrics(receiver: Receiver, requests: int) -> list[float]:
+def wait_for_metrics(receiver: Receiver, metric: bytes, requests: int) -> list[float]:
     def found() -> list[float]:
-        return [each.arrived for each in receiver.of("metrics") if b"alive" in each.body]
+        return [each.arrived for each in receiver.of("metrics") if metric in each.body]
 
     known = len(found())
     receiver.wait_until(lambda: len(found()) >= known + requests)
@@ -86,15 +79,16 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
     """Drops are counted at once, and the account adds up whenever it is read."""
     monkeypatch.setattr(engine, "MEMORY_BYTES", 1 << 20)
     monkeypatch.setattr(engine, "SPOOL_BYTES", 1 << 20)
-    signal, make = PRODUCERS[kind]
+    signal, produce = PRODUCERS[kind]
     pipeline = start(export_interval=INTERVAL, spans={"budget": 10**9})
     monitel.counter("alive").add(1)
     if backend == "away":
         receiver.rule(lambda request: Answer(503) if request.signal == signal else None)
-    with producing(make()) as produced, checked_continuously(pipeline) as checks:
-        arrivals = wait_for_metrics(receiver, BURST)
+    with producing(produce) as produced, checked_continuously(pipeline) as checks:
+        metric = b"stat" if kind == "windows" else b"alive"  # a burst of windows may drop the oldest readings
+        arrivals = wait_for_metrics(receiver, metric, BURST)
         seen = [pipeline.account()[signal]]
-        wait_for_metrics(receiver, 2)
+        wait_for_metrics(receiver, metric, 2)
         seen.append(pipeline.account()[signal])
     assert max(later - earlier for earlier, later in pairwise(arrivals)) < limit(LATE)
     assert seen[0].recorded < seen[1].recorded

@@ -32,7 +32,7 @@ FLAGS = {
     "LDFLAGS": SANITIZERS,
 }
 
-_PROCESSES = ("blackbox", "core", "events", "ledger", "profiler", "promises")
+_PROCESSES = ("blackbox", "core", "ledger", "promises")
 #: The tests that execute C code; their folders in tests/processes may be emptied.
 TESTS = ("tests/unit", *(f"tests/processes/{each}" for each in _PROCESSES))
 #: Tests that cannot run here, and why.

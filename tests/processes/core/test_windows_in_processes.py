@@ -16,42 +16,56 @@ monitel.register_event_handler(
 """
 
 
-def test_child_starts_with_empty_windows(run_script: RunScript) -> None:
-    """In a forked child open windows are empty and handlers remain; samples count once, in the parent."""
-    ended = run_script(
-        SAY
-        + """
-open_ = Stat("open", [COUNT, SUM], 3600.0)
-full = Stat("full", [SUM], 3600.0, 2)
-dropped = Stat("dropped", [SUM], 3600.0)
+def test_child_has_its_own_budget_and_no_samples_of_its_parent(run_script: RunScript) -> None:
+    """Open windows are empty, and a Stat that is destroyed logs nothing; the parent's go on."""
+    body = """
+full, dropped = Stat("full", [SUM], 3600.0, 2), Stat("dropped", [SUM], 3600.0)
 dropped.add(1)
-open_.add(1)
-open_.add(2)
 for sample in (1, 2, 3):
     full.add(sample)
 if os.fork() == 0:
     del dropped
-    say("child", open_.count, full.discarded)
-    monitel.flush()
-    open_.add(10)
-    for sample in (10, 20, 30, 40):  # its own budget
+    for sample in (10, 20, 30, 40):
         full.add(sample)
-    say("child", open_.count, full.discarded)
+    say("child", full.discarded)
     sys.exit()
 os.wait()
-say("parent", open_.count, full.discarded)
+say("parent", full.discarded)
 """
-    )
-    assert [
-        "parent {'full.sum': 3} 0",
-        "child 0 0",
-        "child {'full.sum': 30} 0",
-        "child 1 2",
-        "child {'open.count': 1, 'open.sum': 10} 0",
-        "parent 2 1",
-        "parent {'open.count': 2, 'open.sum': 3} 0",
-        "parent {'dropped.sum': 1} 0",
-    ] == ended.lines
+    child, parent = ["child {'full.sum': 30} 0", "child 2"], ["parent 1", "parent {'dropped.sum': 1} 0"]
+    assert ["parent {'full.sum': 3} 0", *child, *parent] == run_script(SAY + body).lines
+
+
+def test_waits_in_a_child_are_those_of_the_thread_that_forks(run_script: RunScript) -> None:
+    """A wait of another thread does not exist there, and those that a library counts are its parent's."""
+    ended = run_script("""
+wait, entered, done = monitel.WaitCounter("wait"), threading.Event(), threading.Event()
+monitel.wait_counter.set_foreign_waits({"elsewhere": monitel.WaitReading(2, 3.0, 2.0, 1)})
+monitel.stats.before_flush.register(lambda: say("of the parent"))
+
+def in_wait():
+    with wait.guard():
+        entered.set()
+        done.wait()
+
+thread = threading.Thread(target=in_wait)
+thread.start()
+entered.wait()
+warnings.simplefilter("ignore", DeprecationWarning)  # of a fork beside threads
+with wait.guard():
+    if (pid := os.fork()) == 0:
+        monitel.stats.before_flush.register(lambda: say("of the child"))
+    else:
+        os.waitpid(pid, 0)
+    monitel.flush()
+    say({key: each.active for key, each in monitel.wait_counters().items()})
+    if pid:
+        done.set()
+        thread.join()
+    os._exit(0)
+""")
+    child, parent = ["of the child", "{'wait': 1}"], ["of the parent", "{'elsewhere': 1, 'wait': 2}"]
+    assert [*child, *parent] == ended.lines
 
 
 def test_child_that_a_handler_forks_logs_no_window_of_its_parent(run_script: RunScript) -> None:

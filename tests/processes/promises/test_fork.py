@@ -1,5 +1,6 @@
 """Forks, multiprocessing, pools, workers of a data loader, and exec: nothing counts twice, and nothing is lost."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, Run, finish, started, write_script
 from tests.support.series import increase, of_parent_and_child
-from tests.support.spools import folders, spooled
+from tests.support.spools import folders
 
 BEGIN = """\
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05)
@@ -294,22 +295,6 @@ os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
     train(CONFIGURE + script, receiver.url, timeout=60)
 
 
-def test_each_process_has_a_separate_spool(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """Without a backend, child and parent write to different folders, of which each item is delivered once."""
-    child = """\
-if os.fork() == 0:
-    loss.add(1)
-    monitel.emit("child")
-    sys.exit()
-os.wait()
-"""
-    train(BEGIN + child, "http://127.0.0.1:9")
-    values, names = spooled(tmp_path / "spool")
-    assert ([1, 2], ["child", "parent"], 2) == (sorted(values), sorted(names), len(folders(tmp_path / "spool")))
-    replay(tmp_path / "spool", receiver.url)
-    assert ["child", "parent"] == sorted(receiver.record_names())
-
-
 LIVES_ON = """\
 pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=3600.0)
 monitel.emit("parent")
@@ -361,28 +346,25 @@ def in_a_fork(info):
     assert os.wait()[1] == 0
 
 """
-WITH_WORKERS = CONFIGURE.replace("export_interval", "workers=True, export_interval")
-WITH_ALL_KINDS = CONFIGURE.replace("export_interval", "spans=True, logging_level='ERROR', export_interval")
+TWO_WORKERS = "in_a_fork(object())\nin_a_fork(object())\n"
 
 
-def test_data_loader_workers_record_nothing(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """One line in each worker; another forked child is not a worker."""
-    ended = train(LOADER + WITH_ALL_KINDS + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
+def test_workers_of_a_data_loader_record_nothing_unless_they_are_asked_to(
+    receiver: Receiver, train: Run, tmp_path: Path
+) -> None:
+    """One line in each; another forked child is not a worker. With ``workers=True`` each is an instance."""
+    with_all_kinds = CONFIGURE.replace("export_interval", "spans=True, logging_level='ERROR', export_interval")
+    ended = train(LOADER + with_all_kinds + TWO_WORKERS, receiver.url)
     assert 2 == ended.stderr.count("use configure(workers=True) to export it")
     assert ([], [], []) == (receiver.points("loss.count"), receiver.records(), receiver.spans())
     assert [] == folders(tmp_path)
     assert "{}\n" == train(LOADER + CONFIGURE + "in_a_fork(None)\n", receiver.url).stdout
     assert 3 == len(receiver.records("sample"))
-
-
-def test_data_loader_workers_export_on_request(receiver: Receiver, train: Run) -> None:
-    """With ``workers=True``, or their own ``configure()``; each is an instance."""
-    ended = train(LOADER + WITH_WORKERS + "in_a_fork(object())\nin_a_fork(object())\n", receiver.url)
-    assert 2 * "{}\n" == ended.stdout
-    assert 6 == len(receiver.records("sample"))
-    assert 2 == len({record.resource["service.instance.id"] for record in receiver.records("sample")})
-    train(LOADER + "worker = object()\n" + CONFIGURE + "load()\n", receiver.url)
-    assert 9 == len(receiver.records("sample"))
+    with_workers = CONFIGURE.replace("export_interval", "workers=True, export_interval")
+    assert 2 * "{}\n" == train(LOADER + with_workers + TWO_WORKERS, receiver.url).stdout
+    assert 3 * [3] == [*Counter(each.resource["service.instance.id"] for each in receiver.records("sample")).values()]
+    train(LOADER + "worker = object()\n" + CONFIGURE + "load()\n", receiver.url)  # its own configure()
+    assert 12 == len(receiver.records("sample"))
 
 
 def test_forked_child_with_a_pipeline_has_a_run(receiver: Receiver, train: Run) -> None:

@@ -257,17 +257,6 @@ for step in range(5):
 monitel.emit("epoch")
 print("trained", flush=True)
 """
-#: Until a reader sees the last sample: everything before it is in the record.
-KILLED = f"""{LOSS}
-import contextlib, io, json
-from monitel.console.main import main
-value = None
-while value != 4:
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        main(["top", str(os.getpid()), "--once", "--json", "--interval", "0.1", "--show", "loss"])
-    (value,) = {{row["value"] for row in json.loads(printed.getvalue())}}
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def record(receiver: Receiver, script: str, *options: str) -> tuple[int, str, str, str]:
@@ -289,23 +278,6 @@ def test_program_is_exported_without_code(receiver: Receiver) -> None:
     assert {("job", "run-7")} == {(each["service.name"], each["training.run.id"]) for each in resources}
     assert not any(b"hf_secret" in request.body for request in receiver.requests)
     assert "monitel run: job, run run-7, 5 steps" in summary
-
-
-@pytest.mark.usefixtures("run_events")
-def test_killed_program_is_delivered_and_named(receiver: Receiver) -> None:
-    """All that is older than a second arrives once, with one event of the death; the summary names the signal."""
-    status, stdout, stderr, summary = record(receiver, KILLED)
-    assert (-signal.SIGKILL, "trained\n", "") == (status, stdout, stderr)
-    names = ["attempt.ended", "attempt.started", "epoch", "process.died", "run.started"]
-    assert names == sorted(receiver.record_names())
-    assert [5] == receiver.values("loss.count")[-1:]
-    died, last = (receiver.records(name)[0].attributes for name in ("process.died", "attempt.ended"))
-    assert ("signal", "SIGKILL", "parent", 4) == (
-        *(died[f"process.exit.{name}"] for name in ("reason", "signal", "time.source")),
-        died["training.step"],
-    )
-    assert ("SIGKILL", "killed by SIGKILL") == (last["process.exit.signal"], last["attempt.first_death"])
-    assert "killed by SIGKILL at step 4" in " ".join(summary.split())
 
 
 #: Hides the exporters from a process.

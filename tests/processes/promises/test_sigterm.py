@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.patience import with_patience
@@ -333,24 +334,46 @@ reading, writing = os.pipe()
 libc = ctypes.{library}(None)
 pid = {fork}
 if pid == 0:
+    {begin}
     libc.write(writing, b"!", 1)
-    libc.pause()
+    {wait}
     os._exit(1)
 os.read(reading, 1)  # Python forgets a signal that comes inside fork()
 os.kill(pid, signal.SIGTERM)
 assert wait_for(pid) == {status}
 """
-
-
+PLAIN_CHILD = {"library": "CDLL", "fork": "os.fork()", "begin": "", "wait": "libc.pause()", "status": -signal.SIGTERM}
 #: With the GIL from the fork to the end: in the child, its lock may be that of a thread which is not there.
-FORK_IN_C = "(sys.setswitchinterval(60), libc.fork())[1]"
+FORK_IN_C = {**PLAIN_CHILD, "library": "PyDLL", "fork": "(sys.setswitchinterval(60), libc.fork())[1]"}
+#: Beginnings of scripts, their children, the status of the parent, and the events.
+CHILDREN: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
+    # Process.terminate() of multiprocessing: the child has the default action, even inside C code.
+    "ends": (BEGIN, PLAIN_CHILD, -signal.SIGTERM, ["checkpoint"]),
+    "ends, forked by C": (BEGIN, FORK_IN_C, -signal.SIGTERM, ["checkpoint"]),
+    # The application's handler runs in the child, and in the parent after the delivery.
+    "has the previous handler": (
+        "import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n" + WITH_TRUE,
+        {**PLAIN_CHILD, "wait": "while True: time.sleep(1)", "status": 7},
+        7,
+        ["checkpoint"],
+    ),
+    # By a second pipeline, as ranks that a launcher forks, even inside C code.
+    "handles it itself": (
+        BEGIN,
+        {**PLAIN_CHILD, "begin": f"{CONFIGURE.strip()}; monitel.emit('child')", "wait": "libc.sleep(60)"},
+        -signal.SIGTERM,
+        ["checkpoint", "child"],
+    ),
+}
 
 
-@pytest.mark.parametrize(("library", "fork"), [("CDLL", "os.fork()"), pytest.param("PyDLL", FORK_IN_C, id="C")])
-def test_signal_ends_a_forked_child_at_once(receiver: Receiver, terminate: Terminate, library: str, fork: str) -> None:
-    """``Process.terminate()`` of multiprocessing: the child has the default action, even inside C code."""
-    ended = terminate(BEGIN + CHILD.format(library=library, fork=fork, status=-signal.SIGTERM) + PAUSE, receiver.url)
-    assert ("monitel: exported 11 windows and numbers, 1 events\n", ALL) == (ended.stderr, arrived(receiver))
+@pytest.mark.parametrize("child", CHILDREN)
+def test_signal_of_a_forked_child_is_its_own(receiver: Receiver, terminate: Terminate, child: str) -> None:
+    """It ends as without monitel, or after its own delivery; the parent goes on."""
+    begin, words, status, names = CHILDREN[child]
+    ended = terminate(begin + CHILD.format(**words) + PAUSE, receiver.url, status=status)
+    assert (ALL[0], names) == (receiver.values("loss.count"), sorted(receiver.record_names()))
+    assert len(names) == ended.stderr.count("monitel: exported")
 
 
 FORKS = """\
@@ -368,24 +391,6 @@ def test_signal_just_after_a_fork_is_the_childs(receiver: Receiver, terminate: T
     """Each child ends, even before code of monitel runs there, and the parent goes on."""
     terminate(BEGIN + FORKS + PAUSE, receiver.url)
     assert ALL == arrived(receiver)
-
-
-def test_forked_child_has_the_previous_handler(receiver: Receiver, terminate: Terminate) -> None:
-    """The application's runs in the child, and in the parent after the delivery."""
-    theirs = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: os._exit(7))\n"
-    child = CHILD.format(library="CDLL", fork="os.fork()", status=7).replace(
-        "libc.pause()", "while True: time.sleep(1)"
-    )
-    terminate(theirs + WITH_TRUE + child + PAUSE, receiver.url, status=7)
-    assert ALL == arrived(receiver)
-
-
-def test_forked_child_may_handle_it_itself(receiver: Receiver, terminate: Terminate) -> None:
-    """By a second pipeline, as ranks that a launcher forks, even inside C code."""
-    child = CHILD.format(library="CDLL", fork="os.fork()", status=-signal.SIGTERM)
-    child = child.replace("if pid == 0:\n", f"if pid == 0:\n    {CONFIGURE.strip()}\n    monitel.emit('child')\n")
-    terminate(BEGIN + child.replace("pause()", "sleep(60)") + PAUSE, receiver.url)
-    assert ["checkpoint", "child"] == sorted(receiver.record_names())
 
 
 def test_replaced_program_has_the_default_action(receiver: Receiver, terminate: Terminate) -> None:

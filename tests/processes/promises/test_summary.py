@@ -9,7 +9,6 @@ import pytest
 from tests.processes.console.commands import RUN, outcome, running
 from tests.processes.console.jobs import Console
 from tests.processes.patience import patience
-from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 
@@ -113,15 +112,12 @@ def test_printed_commands_work(receiver: Receiver) -> None:
     assert replay is not None
     ended = outcome([*RUN[:-2], *replay[1].split(), receiver.url], cwd="/")
     assert 0 == ended.status, ended.stderr + ended.summary
-    assert {"before", "process.died", "attempt.started", "attempt.ended"} == set(receiver.record_names())
+    assert ["attempt.ended", "attempt.started", "before", "process.died"] == sorted(receiver.record_names())
+    died, last = (receiver.records(name)[0].attributes for name in ("process.died", "attempt.ended"))
+    facts = ("process.exit.reason", "process.exit.signal", "process.exit.time.source", "training.step")
+    assert ("signal", "SIGKILL", "parent", 7) == tuple(died[name] for name in facts)
+    assert ("SIGKILL", "killed by SIGKILL") == (last["process.exit.signal"], last["attempt.first_death"])
     assert {"ledgers"} >= {path.name for path in Path("state/monitel").iterdir()}  # stored once a second
-
-
-def test_command_that_delivers_names_the_endpoint_of_the_option() -> None:
-    """The user's variables do not have it."""
-    url = refusing_url()
-    ended = outcome([*RUN[:-1], "--endpoint", url, "--", sys.executable, "-c", "import monitel; monitel.emit('event')"])
-    assert f"monitel replay {Path('state/monitel').resolve()} --endpoint {url}\n" in ended.summary
 
 
 def test_process_that_is_killed_before_its_report_is_counted() -> None:
