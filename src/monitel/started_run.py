@@ -53,6 +53,7 @@ class Run:
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.folder = name, path
         self._pid = os.getpid()
+        self._before = get_step()
         self._step: int | None = None  # the last one that log() has set
         self._is_over = False
         self._is_zero = is_rank_zero(launch_attributes())
@@ -82,7 +83,8 @@ class Run:
             True
         """
         log(*([] if values is _NOTHING else [values]), step=step, **attributes)
-        if step is not None and get_step() == self._step and (self._step is None or step > self._step):
+        own = self._step
+        if step is not None and get_step() == (self._before if own is None else own) and (own is None or step > own):
             set_step(step)
             self._step = get_step()
 

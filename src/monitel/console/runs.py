@@ -21,6 +21,7 @@ from monitel.blackbox.process import this_process
 from monitel.blackbox.settings import FOLDERS, default_root, runs_dir
 from monitel.console.job import jobs_of
 from monitel.console.reader import ends_below, read_boxes
+from monitel.runs.ended import read_ends
 from monitel.runs.folder import FILE, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, Process, State
@@ -162,7 +163,7 @@ class Runs:
         check_platform()
         folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
         given = arguments.spool_dir or folders.get("spool_dir")
-        started = None if arguments.spool_dir else runs_dir()
+        started = None if arguments.spool_dir else runs_dir().resolve()
         return cls(Path(given) if given else default_root(), folders.get("black_box_dir"), started)
 
     def find(self, name: str) -> Run:
@@ -178,8 +179,9 @@ class Runs:
         return self.with_outcome(found[0])
 
     def with_outcome(self, run: Run) -> Run:
-        """Return a run with its outcome, by the ends in black boxes and in the spools."""
-        return replace(run, outcome=outcome_of(run, self._ends, time.time_ns()))
+        """Return a run with its outcome, by the ends in its folder, in black boxes and in the spools."""
+        ends, _ = read_ends(run.store)
+        return replace(run, outcome=outcome_of(run, ends + self._ends, time.time_ns()))
 
     @cached_property
     def _ends(self) -> list[Process]:

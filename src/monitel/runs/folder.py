@@ -74,7 +74,7 @@ def _digest(text: str) -> str:
 
 def is_started(path: Path) -> bool:
     """Return True for the folder of a run that :func:`monitel.start` has begun."""
-    return (path / MARKER).is_file()
+    return (path / MARKER).is_file() and not path.name.startswith(".")  # a link
 
 
 def shared_key(name: str, number: int) -> str:

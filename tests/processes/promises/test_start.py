@@ -1,0 +1,188 @@
+"""``monitel.start()``: one call records, exports, and leaves a folder with a report."""
+
+import json
+import signal
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.processes.console.commands import RUN, outcome
+from tests.processes.promises.test_run_command import NO_EXPORTERS
+from tests.support.commands import command
+from tests.support.receiver import Receiver
+from tests.support.scripts import Run
+
+from monitel.runs.curves import read_curves
+
+pytestmark = pytest.mark.usefixtures("run_events")
+
+TODAY = time.strftime("%Y%m%d")
+BEGIN = "import os, signal, sys, time, monitel\n"
+TRAIN = """\
+run = monitel.start("my run", {"model": {"width": 64}}, lr=0.1)
+for step in range(1, 31):
+    run.log(loss=1 / step, step=step)
+"""
+#: Only the core is installed.
+ALONE = NO_EXPORTERS.replace('given == {"group": "monitel.exporters"}', "'monitel' in given['group']")
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("MONITEL_SPOOL_DIR", "OTEL_EXPORTER_OTLP_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def folder(number: int = 1, name: str = "my-run") -> Path:
+    return Path("monitel-runs", f"{name}-{TODAY}-{number}")
+
+
+def report(number: int = 1, name: str = "my-run") -> str:
+    return (folder(number, name) / "report.html").read_text()
+
+
+def curves(number: int = 1) -> dict[str, float]:
+    return {each.name: each.last for each in read_curves((folder(number) / "curves.json").read_bytes())}
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_one_call_is_enough(train: Run, before: str) -> None:
+    """It records, makes a folder for its owner, and prints the path of the report at the end."""
+    ended = train(before + TRAIN)
+    assert ended.stderr.endswith(f"monitel: report: {folder() / 'report.html'}\n"), ended.stderr
+    assert (0o700, 0o600) == tuple(stat.S_IMODE(each.stat().st_mode) for each in (folder(), folder() / "report.html"))
+    assert pytest.approx({"loss": 1 / 30}) == {"loss": curves()["loss"]}
+    (stored,) = json.loads(command("runs", "--json").output)["runs"]
+    assert (f"my-run-{TODAY}-1", "completed", 30, 30) == tuple(
+        stored[each] for each in ("run", "state", "steps", "last_step")
+    )
+    assert pytest.approx(1 / 30) == stored["loss"]
+    page = report()
+    assert all(each in page for each in ("my run", "completed", "model.width", "0.0333"))
+    files = {each.name.partition(".")[0] for each in folder().iterdir()}
+    assert {"ledger", "curves", "run", "report", "lock"} <= files
+    assert (before == BEGIN) == ("events" in files)
+
+
+def test_everything_goes_to_the_endpoint(train: Run, receiver: Receiver) -> None:
+    """The name is that of the service, and the folder the id of the run; nothing is left in the folder."""
+    train(BEGIN + TRAIN, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url})
+    assert 30 == len(receiver.records("run.log"))
+    assert {"run.started", "run.config", "run.log", "run.ended"} == {*receiver.record_names()}
+    resource = receiver.records("run.started")[0].resource
+    assert ("my run", f"my-run-{TODAY}-1") == (resource["service.name"], resource["training.run.id"])
+    assert [] == [each for each in folder().iterdir() if each.is_dir()]
+
+
+def test_second_call_ends_the_first_run(train: Run) -> None:
+    """Each run has its own numbers, steps and report; a block ends its run, too, with its exception."""
+    second = "monitel.start('my run').log(loss=0.5, step=7)\n"
+    third = "with suppress(ValueError), monitel.start('third') as run:\n    run.log(loss=2.0, step=1)\n"
+    train(f"from contextlib import suppress\n{BEGIN}{TRAIN}{second}{third}    raise ValueError('no data')\n")
+    assert (1 / 30, 0.5) == pytest.approx((curves(1)["loss"], curves(2)["loss"]))
+    runs = {each["run"]: each for each in json.loads(command("runs", "--json").output)["runs"]}
+    states = [(each["state"], each["last_step"]) for _, each in sorted(runs.items())]
+    assert [("completed", 30), ("completed", 7), ("failed", 1)] == states
+    assert "ValueError: no data" in report(name="third")
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "words"),
+    [
+        ("raise ValueError('no data')", 1, "ValueError: no data"),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "preempted"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "interrupted"),
+    ],
+)
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_report_says_how_the_run_ended(train: Run, before: str, end: str, status: int, words: str) -> None:
+    train(before + TRAIN + end, returncode=status)
+    assert words in report()
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_report_of_a_killed_run(train: Run, before: str) -> None:
+    """The command writes it, from the record that the process has left in memory."""
+    wait = "while not os.path.exists(run.folder / 'curves.json'): time.sleep(0.01)\ntime.sleep(1.5)\n"
+    train(before + TRAIN + wait + "os.kill(os.getpid(), signal.SIGKILL)", returncode=-signal.SIGKILL)
+    printed = command("report")
+    assert (0, f"{folder() / 'report.html'}\n") == (printed.status, printed.output)
+    assert all(each in report() for each in ("died of an unknown cause at step 30", "&lt;module&gt;", "0.0333"))
+
+
+RANKS = """\
+import os, subprocess, sys
+environments = [{**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"} for rank in range(3)]
+for rank in [subprocess.Popen([sys.executable, "rank.py"], env=each) for each in environments]:
+    rank.wait()
+"""
+KILLED = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
+
+
+def test_ranks_share_a_folder(train: Run) -> None:
+    """Under ``monitel run``, which writes the report of all of them; rank zero alone writes for TensorBoard."""
+    Path("rank.py").write_text(BEGIN + TRAIN + "time.sleep(1.5)\n" + KILLED)
+    Path("train.py").write_text(RANKS)
+    ended = outcome([*RUN, sys.executable, "train.py"])
+    assert [folder().name] == [each.name for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
+    assert f"report    {folder() / 'report.html'}" in ended.summary
+    assert "rank 1 killed by SIGKILL" in report()
+    assert 1 == len([each for each in folder().iterdir() if "tfevents" in each.name and "config" not in each.name])
+    again = command("report", f"my-run-{TODAY}-1", "--output", "again.html")
+    assert (0, "again.html\n") == (again.status, again.output)
+    assert "rank 1 killed by SIGKILL" in Path("again.html").read_text()
+
+
+def test_attempts_share_a_folder(train: Run) -> None:
+    """If their launcher gives them a run id; the curve goes on, and the report has the time of both."""
+    env = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "0"}
+    train(BEGIN + TRAIN + "raise SystemExit(3)", env=env, returncode=3)
+    train(BEGIN + TRAIN.replace("range(1, 31)", "range(20, 41)"), env={**env, "SLURM_RESTART_COUNT": "1"})
+    assert [folder()] == [each for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
+    (loss,) = (each for each in read_curves((folder() / "curves.json").read_bytes()) if each.name == "loss")
+    assert [*range(1, 41)] == [each.step for each in loss.points]
+    assert 2 == json.loads(command("runs", "--json").output)["runs"][0]["attempts"]
+
+
+def test_place_that_cannot_be_written(train: Run, tmp_path: Path) -> None:
+    """The run has another folder then, and one warning says where."""
+    Path("monitel-runs").touch()
+    ended = train(BEGIN + TRAIN + "print(run.folder)", env={"TMPDIR": str(tmp_path)})
+    assert 1 == ended.stderr.count("no run can be kept in 'monitel-runs'")
+    assert (Path(ended.stdout.strip()) / "report.html").is_relative_to(tmp_path)
+
+
+def test_report_can_be_switched_off(train: Run) -> None:
+    ended = train(BEGIN + TRAIN, env={"MONITEL_REPORT": "false", "MONITEL_RUNS_DIR": "others"})
+    assert "monitel: report" not in ended.stderr
+    assert [] == [*Path("others").rglob("report.html")]
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        ("start(7)", "TypeError: start() takes the name of the run, a str, got int: 7"),
+        ("start(' ')", "ValueError: start() takes the name of the run, got an empty str"),
+        ("start('x', 3)", "TypeError: config() takes a mapping"),
+    ],
+)
+def test_wrong_arguments_begin_nothing(train: Run, call: str, error: str) -> None:
+    assert error in train(f"{BEGIN}monitel.{call}", returncode=1).stderr
+    assert not Path("monitel-runs").exists()
+
+
+def test_other_jobs_of_monitel_run_have_a_report(train: Run) -> None:
+    """In a new folder with the name of the script; a command without a job makes nothing."""
+    Path("train.py").write_text(
+        "import monitel\nfor step in range(1, 31):\n    monitel.set_step(step)\n    monitel.log(loss=1 / step)\n"
+    )
+    outcome([*RUN, "true"])
+    assert not Path("monitel-runs").exists()
+    for number in (1, 2):
+        ended = outcome([*RUN, sys.executable, "train.py"])
+        assert f"report    {folder(number, 'train') / 'report.html'}" in ended.summary
+        assert "0.0333" in report(number, "train")

@@ -1,0 +1,110 @@
+"""Curves: few points for any number of numbers, resumed runs, and their file."""
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from monitel.runs.curves import STEP_TIME, Curve, Curves, Point, read_curves
+from monitel.runs.stored import StoredError
+
+
+def series(name: str = "loss", **attributes: Any) -> Any:
+    return SimpleNamespace(name=name, plain_attributes=attributes, definition=SimpleNamespace(unit=""))
+
+
+def stored(curves: Curves) -> list[Curve]:
+    curves.take()
+    return read_curves(b"".join(curves.encode()))
+
+
+def curve(*numbers: tuple[int | None, float]) -> Curve:
+    curves, loss = Curves(), series()
+    for step, value in numbers:
+        curves.new.append((loss, step, value, ""))
+    return stored(curves)[0]
+
+
+def steps(found: Curve) -> list[int]:
+    return [each.step for each in found.points]
+
+
+def test_long_curve_has_few_points_with_all_numbers() -> None:
+    """The means are those of all numbers, and no extreme is lost."""
+    curves, loss = Curves(), series(split="train")
+    for start in range(0, 200_000, 50_000):
+        for step in range(start, start + 50_000):
+            curves.new.append((loss, step, float(step == 777), ""))
+        curves.take()
+    (found,) = stored(curves)
+    assert ("loss", (("split", "train"),), 0.0) == (found.name, found.attributes, found.last)
+    assert 1000 <= len(found.points) <= 2001
+    assert 199_999 == found.points[-1].step
+    assert 1.0 == max(each.largest for each in found.points)
+    stride = steps(found)[1] - steps(found)[0]
+    assert 1 == pytest.approx(sum(each.mean for each in found.points) * stride, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([(1, 1.0), (2, 2.0), (5, 5.0)], [1, 2, 5]),
+        ([(None, 1.0), (None, 2.0)], [1, 2]),
+        ([(1, 1.0), (2, 2.0), (3, 3.0), (2, 9.0), (3, 9.0)], [1, 2, 3]),  # resumed at step 2
+        ([(10, 1.0), (11, 1.0), (1, 1.0)], [1]),
+        ([(1, 1.0), (2, math.nan), (3, math.inf), (4, 4.0)], [1, 4]),
+        ([(7, 1.0), (7, 3.0)], [7]),
+    ],
+)
+def test_steps_of_points(numbers: list[tuple[int | None, float]], expected: list[int]) -> None:
+    """They are in order; what a resumed run makes again replaces what there was; only finite numbers have points."""
+    assert expected == steps(curve(*numbers))
+
+
+def test_last_number_is_kept_as_it_is() -> None:
+    assert math.isnan(curve((1, 0.5), (2, math.nan)).last)
+    assert Point(7, 2.0, 1.0, 3.0) == curve((7, 1.0), (7, 3.0)).points[0]
+
+
+def test_next_attempt_goes_on() -> None:
+    """With the points of the one before up to its own first step, however often the file is read."""
+    first, second = Curves(), Curves()
+    for step in range(10):
+        first.new.append((series(), step, 1.0, ""))
+    first.take()
+    for step in range(5, 8):
+        second.new.append((series(), step, 2.0, ""))
+    second.take()
+    second.go_on(b"".join(first.encode()))
+    second.go_on(b"".join(second.encode()))
+    (found,) = stored(second)
+    assert [(0, 1.0), (4, 1.0), (5, 2.0), (7, 2.0)] == [
+        (each.step, each.mean) for each in found.points if each.step in {0, 4, 5, 7}
+    ]
+    assert [*range(8)] == steps(found)
+
+
+def test_time_of_steps() -> None:
+    """It is the mean of the steps between two looks; a look without a step gives none."""
+    curves = Curves()
+    for made, spent_s in ((10, 1), (20, 2), (20, 9), (30, 11)):
+        curves.note_steps(made, spent_s * 10**9, made)
+    (found,) = stored(curves)
+    assert (STEP_TIME, "s") == (found.name, found.unit)
+    assert [(20, 0.1), (30, 0.9)] == [(each.step, each.mean) for each in found.points]
+
+
+def test_number_of_curves_is_limited() -> None:
+    curves = Curves()
+    for number in range(100):
+        curves.new.append((series(f"loss {number}"), 1, 1.0, ""))
+    assert 60 == len(stored(curves))
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"[1]", b'[2,"loss",[],"",1,1,1,[[1],[1]]]', b'[1,"loss",[["a",[]]],"",1,1,1,[[1],[1]]]']
+)
+def test_damaged_file(content: bytes) -> None:
+    with pytest.raises(StoredError):
+        read_curves(content)
