@@ -6,7 +6,6 @@
 from functools import partial as _partial
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from monitel import testing
 from monitel.counter import Counter, CounterReading, counter, counters
 from monitel.event import STAT_EVENT, Event, Severity, data_value_t
 from monitel.handlers import (
@@ -33,7 +32,7 @@ if _TYPE_CHECKING:
     from typing import Any as _Any
 
     from monitel import integrations as integrations
-    from monitel import profiler
+    from monitel import profiler, testing
     from monitel import torch as torch
     from monitel.started_run import Run, start
 
@@ -72,4 +71,4 @@ __getattr__ = _partial(_on_demand, __name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_STARTED, "integrations", "profiler", "torch"})
+    return sorted({*globals(), *_STARTED, "integrations", "profiler", "testing", "torch"})

@@ -22,7 +22,7 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
 _LONGEST_UNIT = 63  # characters, of OpenTelemetry
 _UNITS = {"°C": "Cel", "°F": "[degF]", "°": "deg", "μ": "u", "Ω": "Ohm", "Å": "Ao", "·": ".", "⋅": "."}
-_NOT_IN_UNITS = re.compile(r"[^!-~]+")
+_NOT_IN_UNITS = r"[^!-~]+"
 _NUMPY_KINDS: dict[str, Callable[[Any], AttributeValue]] = {"b": bool, "i": int, "u": int, "f": float}
 
 
@@ -67,7 +67,7 @@ def checked_unit(unit: object) -> str:
         text = unicodedata.normalize("NFKC", text)
         for letters, code in _UNITS.items():
             text = text.replace(letters, code)
-    text = _NOT_IN_UNITS.sub("_", ascii_text(text).strip())[:_LONGEST_UNIT]
+    text = re.sub(_NOT_IN_UNITS, "_", ascii_text(text).strip())[:_LONGEST_UNIT]
     return text if text.count("{") <= text.count("}") else text[: _LONGEST_UNIT - 1] + "}"
 
 

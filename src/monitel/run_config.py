@@ -20,7 +20,6 @@ from monitel import clock
 from monitel.attributes import checked_value, escape_surrogates
 from monitel.event import Event
 from monitel.handlers import log_event
-from monitel.process.masking import mask_values
 
 #: A part of a configuration: exact built-in types.
 ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str, ConfigValue]"]
@@ -31,7 +30,7 @@ _LARGEST = 100  # elements of an array that is recorded as a list
 _MOST = 100_000  # values with parts; those that refer to each other could give any number
 _NOTHING: dict[str, Any] = {}
 _LEAVES = (str, int, float, bytes, bytearray, range, type, Enum, UserString)
-_ADDRESS = re.compile(r"(?:(?: at)? |(?<==))0x[\da-fA-F]{6,}")
+_ADDRESS = r"(?:(?: at)? |(?<==))0x[\da-fA-F]{6,}"
 
 
 class RunConfig(Event):
@@ -61,6 +60,8 @@ class RunConfig(Event):
                 "config() takes a mapping of names to values, such as vars(arguments), or the values by keyword, "
                 f"as in config(lr=0.1), got {type(config).__qualname__}: {config!r:.80}"
             )
+        from monitel.process.masking import mask_values  # late: its patterns take a tenth of the import of monitel
+
         plain = mask_values(tree, os.environ)
         data = {name: value for name, value in flat(plain) if value is not None and not isinstance(value, list)}
         super().__init__(_EVENT, clock.now(), data)
@@ -190,7 +191,7 @@ def _text(value: Any) -> str:
         text = str(value)
     except Exception:  # raised by the class of the value
         text = object.__repr__(value)
-    return _ADDRESS.sub("", text)
+    return re.sub(_ADDRESS, "", text)
 
 
 def flat(config: Mapping[str, ConfigValue], prefix: str = "") -> Iterator[tuple[str, Any]]:
