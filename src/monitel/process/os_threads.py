@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import os
 import sys
 import threading
 from contextlib import contextmanager
@@ -90,24 +91,35 @@ def frames() -> Iterator[dict[int, FrameType]]:
 
 _scheduled: list[Callable[[], object]] = []
 _run_scheduled: Any = None  # kept, because C calls it
+_running_in = 0  # the process whose main thread makes such calls: one that was forked meanwhile does not
 
 
 def call_in_main_thread(function: Callable[[], object]) -> None:
-    """Call a function in the main thread when it executes Python code next, between two bytecodes."""
+    """Call a function in the main thread when it executes Python code next, between two bytecodes.
+
+    If the main thread is making such calls, the next call of this function calls it: on a busy machine, threads that
+    schedule again and again would keep the main thread there forever.
+    """
     global _run_scheduled
     import ctypes  # late: it is rarely needed
 
     if _run_scheduled is None:
 
         def run(_argument: None) -> int:
-            while _scheduled:
-                _scheduled.pop()()
+            global _running_in
+            _running_in = os.getpid()
+            try:
+                for _ in range(len(_scheduled)):
+                    _scheduled.pop(0)()
+            finally:
+                _running_in = 0
             return 0
 
         _run_scheduled = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(run)
     if function not in _scheduled:
         _scheduled.append(function)
-    ctypes.pythonapi.Py_AddPendingCall(_run_scheduled, None)  # if too many calls are pending, the next one calls it
+    if _running_in != os.getpid():
+        ctypes.pythonapi.Py_AddPendingCall(_run_scheduled, None)  # if too many calls are pending, the next one calls it
 
 
 _pulse = 0

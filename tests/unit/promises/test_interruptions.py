@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import monitel as installed
+from monitel.process.os_threads import call_in_main_thread
 
 MakeStat = Callable[..., Any]
 
@@ -232,6 +233,22 @@ def test_signal_handler_emits_within_emit(events: list[Any]) -> None:
     assert 1000 * emitted[0] + INTERRUPTS == counter.total
     reading = installed.wait_counters()["wait"]
     assert (emitted[0] + INTERRUPTS, 0) == (reading.count, reading.active)
+
+
+def test_call_in_the_main_thread_that_schedules_another_does_not_hold_it_up() -> None:
+    """Rounds of a pipeline schedule such calls: on a busy machine the next round may come before the call ends."""
+    calls: list[int] = []
+
+    def again() -> None:
+        calls.append(len(calls))
+        if len(calls) < 3:
+            call_in_main_thread(again)
+
+    call_in_main_thread(again)
+    at_once = [*calls]
+    while len(calls) < 3:
+        call_in_main_thread(again)
+    assert [0] == at_once
 
 
 class _Phoenix:
