@@ -1,23 +1,21 @@
 """Train a small character model on Python's own source text, and record the run. ``make demo`` starts it.
 
 The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, numbers, counters,
-activities, events and a wait counter. They go to TensorBoard files, and by OTLP to the Collector, or to a spool on disk
-while OTEL_EXPORTER_OTLP_ENDPOINT is not set. ``--profile 10`` adds a trace of ten steps around the end of the first
-epoch. Ctrl-C ends the run early, with everything written.
+activities, events and a wait counter. They are in the report and the TensorBoard files of the run, and go by OTLP to
+OTEL_EXPORTER_OTLP_ENDPOINT, or to a spool on disk while that is not set. ``--profile 10`` adds a trace of ten steps
+around the end of the first epoch. Ctrl-C ends the run early, with everything written.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import shlex
 import shutil
 import signal
 import sys
 import sysconfig
 import time
-from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeVar
@@ -27,8 +25,6 @@ from numpy.random import default_rng
 from tqdm import tqdm
 
 import monitel
-import monitel_otlp
-import monitel_tensorboard
 from monitel.profiler import ProfilerAction, profile, record_function, schedule, tensorboard_trace_handler
 
 if TYPE_CHECKING:
@@ -58,19 +54,19 @@ samples_seen = monitel.counter("training.samples", unit="{sample}", description=
 data_loading = monitel.WaitCounter("data.loading")
 
 
-def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, interrupt: Interrupt) -> None:
+def train(model: CharModel, corpus: Corpus, arguments: argparse.Namespace, folder: Path, interrupt: Interrupt) -> None:
     """Take steps until the time is over or Ctrl-C was pressed. The last epoch is then closed like any other."""
     rng = default_rng(arguments.seed)
     held_out = draw_batch(corpus.validation, model.context, VALIDATION_SIZE, default_rng(0))
     optimizer = Adam(model.parameters)
-    checkpoint = arguments.run_dir / "checkpoint.npz"
+    checkpoint = folder / "checkpoint.npz"
     begin = time.monotonic()
     step = epoch = 0
 
     def over() -> bool:
         return interrupt.requested or time.monotonic() - begin >= arguments.seconds
 
-    with progress_bar(arguments.seconds) as bar, profiled(arguments) as prof:
+    with progress_bar(arguments.seconds) as bar, profiled(arguments, folder) as prof:
         while not (epoch and over()):
             epoch += 1
             bar.set_description(f"epoch {epoch}")
@@ -114,17 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Set up the telemetry, train, and print the recorded data and its location."""
     arguments = parse_arguments(argv)
     interrupt = Interrupt()
-    recorded: list[monitel.Event] = []  # list.append is atomic: as a handler it needs no lock
-    with (
-        monitel.register_event_handler(recorded.append),
-        monitel_tensorboard.install(arguments.run_dir / "tensorboard"),
-        monitel_otlp.configure(
-            service_name="monitel-demo",
-            spool_dir=arguments.run_dir / "spool",
-            distributions=arguments.distributions,
-        ) as pipeline,
-    ):
-        monitel.config(vars(arguments))
+    with monitel.start("monitel-demo", vars(arguments)) as run:
         with data_loading.guard(), monitel.activity("data"):
             corpus = Corpus.read(STDLIB)
         print(f"{len(corpus.train):,} characters of {STDLIB}/*.py, {len(corpus.vocabulary)} different ones")
@@ -132,17 +118,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"training for {arguments.seconds:g} s; Ctrl-C ends it early\n", flush=True)
         rng = default_rng(arguments.seed)
         model = CharModel(corpus.vocabulary, rng, hidden=arguments.hidden)
-        try:
-            train(model, corpus, arguments, interrupt)
-        finally:
-            monitel.flush()  # close the open windows while the handlers are registered
-    print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng).expandtabs(4)}\n")
-    print_recorded(recorded)
-    print_places(arguments.run_dir, complete=pipeline.shutdown())
+        train(model, corpus, arguments, run.folder, interrupt)
+        print(f"\nwhat it writes now:\n\n{model.generate('def ', 300, rng).expandtabs(4)}\n", flush=True)
+    print_places(run.folder)
     return INTERRUPTED if interrupt.requested else 0
 
 
-def profiled(arguments: argparse.Namespace) -> profile:
+def profiled(arguments: argparse.Namespace, folder: Path) -> profile:
     """Return a profile of the steps around the end of the first epoch. With 0 steps it records nothing."""
     steps = arguments.profile
     if not steps:
@@ -150,7 +132,7 @@ def profiled(arguments: argparse.Namespace) -> profile:
     wait = max(arguments.epoch_steps - 1 - steps // 2, 0)
     return profile(
         schedule=schedule(wait=wait, warmup=1, active=steps, repeat=1),
-        on_trace_ready=tensorboard_trace_handler(arguments.run_dir / "tensorboard"),
+        on_trace_ready=tensorboard_trace_handler(folder),
     )
 
 
@@ -172,38 +154,12 @@ def progress_bar(seconds: float) -> tqdm[NoReturn]:
     return tqdm(total=seconds, bar_format=form, disable=None)
 
 
-def print_recorded(recorded: Sequence[monitel.Event]) -> None:
-    """Print a line for each Stat, then the counters, the events and the wait counters."""
-    series: dict[str, list[monitel.Window]] = {}
-    for window in filter(None, (event.window for event in recorded)):
-        split = window.attributes.get("split")
-        series.setdefault(f"{window.name} ({split})" if split else window.name, []).append(window)
-    row = "{:<20}{:>8}{:>9}{:>14}{:>14}  {}"
-    print(row.format("stat", "windows", "samples", "first mean", "last mean", "unit"))
-    for label, windows in series.items():
-        samples = sum(window.count for window in windows)
-        first, last = (f"{window.mean:,.4g}" for window in (windows[0], windows[-1]))
-        print(row.format(label, len(windows), samples, first, last, windows[0].unit))
-    counted = (steps_taken, samples_seen)
-    print(f"\n{'counters':<16}", ", ".join(f"{each.total:,} {each.name}" for each in counted))
-    events = Counter(event.name for event in recorded if event.window is None)
-    print(f"{'events':<16}", ", ".join(f"{count} {name}" for name, count in events.items()))
-    for key, wait in monitel.wait_counters().items():
-        print(f"{key:<16} {wait.count:,} waits, {wait.total:.2f} s together, the longest {wait.max:.2f} s")
-
-
-def print_places(run_dir: Path, *, complete: bool) -> None:
+def print_places(folder: Path) -> None:
     """Print the location of all files, and the commands that show them."""
-    folder = shlex.quote(str(run_dir))
-    endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    print(f"\ncheckpoint       {folder}/checkpoint.npz")
-    if endpoint and complete:
-        print(f"sent to          {endpoint}")
-    else:
-        replay = f"{command(Path(sys.executable).name)} -m monitel replay {folder}/spool"
-        print(f"send it by       {replay} --endpoint {endpoint or 'http://localhost:4318'}")
-    print(f"see the curves   {command('tensorboard')} --logdir {folder}")
-    for trace in run_dir.glob("tensorboard/*.pt.trace.json"):
+    print(f"\nreport           {(folder / 'report.html').as_uri()}")
+    print(f"checkpoint       {folder}/checkpoint.npz")
+    print(f"see the curves   {command('tensorboard')} --logdir {shlex.quote(str(folder.parent))}")
+    for trace in folder.glob("*.pt.trace.json"):
         print(f"see the trace    {trace} at https://ui.perfetto.dev")
 
 
@@ -216,24 +172,15 @@ def command(name: str) -> str:
 
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Parse the command line and create the run's folder."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="Train a small model on Python's source, with telemetry.")
     parser.add_argument("--seconds", type=at_least(0.1), default=30.0, help="how long to train (%(default)s)")
-    parser.add_argument("--run-dir", type=Path, help="folder to write to (monitel-runs/<date>-<time>)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="same seed, same losses (%(default)s)")
     parser.add_argument("--hidden", type=at_least(1), default=256, help="width of the model (%(default)s)")
     parser.add_argument("--batch-size", type=at_least(1), default=512, help="characters a step (%(default)s)")
     parser.add_argument("--profile", type=at_least(0), default=0, help="record a trace of so many steps")
-    kinds = ("percentiles", "histogram", "both")  # not every backend accepts histograms
-    parser.add_argument("--distributions", choices=kinds, default=kinds[0], help="of step times (%(default)s)")
     parser.add_argument("--epoch-steps", type=at_least(1), default=500, help="steps an epoch (%(default)s)")
-    arguments = parser.parse_args(argv)
-    arguments.run_dir = arguments.run_dir or Path("monitel-runs", time.strftime("%Y%m%d-%H%M%S"))
-    try:
-        arguments.run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"argument --run-dir: cannot make {arguments.run_dir}: {error.strerror}")
-    return arguments
+    return parser.parse_args(argv)
 
 
 def at_least(minimum: Number) -> Callable[[str], Number]:

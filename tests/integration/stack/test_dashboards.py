@@ -204,9 +204,9 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
     with store(backends, tmp_path) as prometheus:
         ranks = board("ranks", prometheus)
         of_stages = {each["title"] for each in ranks.content["panels"] if "training:" in json.dumps(each)}
-        choices = ["--seconds=60", "--hidden=32", f"--run-dir={tmp_path / 'run'}", "--distributions=both"]
         endpoint = f"{prometheus.url}/api/v1/otlp/v1/metrics"
         own = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "250"}
-        with started(tmp_path, DEMO, *choices, env=own, fresh=True):
+        own["MONITEL_DISTRIBUTIONS"] = "both"
+        with started(tmp_path, DEMO, "--seconds=60", "--hidden=32", env=own, fresh=True):
             for name in BOARDS:
                 settle(board(name, prometheus), OF_FAULTS | OF_RESTARTS | OF_ENDS | OF_GPUS | OF_THE_SYSTEM | of_stages)
