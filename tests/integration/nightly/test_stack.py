@@ -4,18 +4,16 @@ import os
 import shutil
 import signal
 import socket
-import socketserver
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from tests.integration.conftest import COMPOSE, Loki, Prometheus, free_port
 from tests.integration.training import check, check_events, train
 from tests.support.checks import wait_until
+from tests.support.hostile import Peer
 
 Stack = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -83,28 +81,6 @@ def stack(environment: dict[str, str], command: list[str]) -> Iterator[Stack]:
         subprocess.run(remove, env=environment, capture_output=True, timeout=60, check=True)
 
 
-@contextmanager
-def talking(port: int) -> Iterator[None]:
-    """A server that greets each client with a line that is not HTTP."""
-
-    class Greeting(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(1)
-            self.request.sendall(b"220 hello\r\n")
-
-    class Server(socketserver.TCPServer):
-        allow_reuse_address = True
-
-    with Server(("127.0.0.1", port), Greeting) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def listening(port: str) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", int(port))) == 0
@@ -163,8 +139,9 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
     with socket.create_server(("127.0.0.1", int(environment["OTLP_GRPC_PORT"]))):
         assert f"otelcol did not start, see {data_folder(tmp_path) / 'otelcol.log'}" in stack("up", status=1).stderr
     assert not any(listening(environment[name]) for name in PORTS)
-    with talking(int(environment["PROMETHEUS_PORT"])):
-        assert "something else listens at http://127.0.0.1:" in stack("up", status=1).stderr
+    with Peer(lambda peer, connection: peer.send(connection, b"220 hello\r\n")) as peer:  # which is not HTTP
+        taken = {**environment, "PROMETHEUS_PORT": str(peer.port)}
+        assert f"something else listens at {peer.url}" in stack("up", status=1, environment=taken).stderr
     with socket.create_server(("127.0.0.1", int(environment["LOKI_GRPC_PORT"]))):
         assert f"loki did not start, see {data_folder(tmp_path) / 'loki.log'}" in stack("up", status=1).stderr
     assert not any(listening(environment[name]) for name in PORTS)

@@ -69,6 +69,9 @@ def _group(random: Random, of_group: Mapping[str, str], ranks: int) -> list[Proc
     if random.random() < 0.2:  # late in one stage, and early in another
         late |= {(0, "data"): 0.008, (0, "forward"): -0.008}
     waits = ranks > 1 and random.random() < 0.8
+    apart = random.choice((0.0, 0.0, 0.0, 0.02)) * waits  # by which the cycle of a late rank is longer than the others
+    if apart:
+        late |= {(0, "data"): 0.030}
     on_device = random.choice((0.0, 0.0, 1.0, 0.7))
     found = []
     for rank in range(ranks):
@@ -78,7 +81,7 @@ def _group(random: Random, of_group: Mapping[str, str], ranks: int) -> list[Proc
             "host_name": f"n{rank // 2}",
             "instance": f"{of_group['training_attempt']}-{rank}",
         }
-        host, device = (_times(random, rank, late, waits=waits) for _ in range(2))
+        host, device = (_times(random, rank, late, waits=waits, apart=apart * (rank == 0)) for _ in range(2))
         found.append(
             Process(
                 {name: value for name, value in labels.items() if value},
@@ -90,13 +93,16 @@ def _group(random: Random, of_group: Mapping[str, str], ranks: int) -> list[Proc
     return found
 
 
-def _times(random: Random, rank: int, late: Mapping[tuple[int, str], float], *, waits: bool) -> dict[str, float]:
+def _times(
+    random: Random, rank: int, late: Mapping[tuple[int, str], float], *, waits: bool, apart: float
+) -> dict[str, float]:
     """Return the stages of a rank. Sums, differences and halves of these numbers are exact."""
     times = {
         stage: usual * random.uniform(0.95, 1.05) + late.get((rank, stage), 0.0) for stage, usual in _USUAL.items()
     }
     if waits:
         times["sync"] = max(0.15 - sum(times.values()), 0.0)
+    times["other"] += apart
     if random.random() < 0.1:
         del times[random.choice(tuple(times))]
     if times and random.random() < 0.05:

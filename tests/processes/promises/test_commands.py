@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, Run, finish, started
@@ -107,13 +106,12 @@ def in_shell(command: str, redirection: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False, timeout=DEADLINE)
 
 
-@pytest.mark.parametrize("command", ["cat runs", "autopsy --json"])
-def test_output_that_cannot_be_written_is_an_error(train: Run, command: str) -> None:
+def test_output_that_cannot_be_written_is_an_error(train: Run) -> None:
     """A closed or full stdout is named in one line; the status is 1."""
     train(OFFLINE)
-    closed = in_shell(command, ">&-")
+    closed = in_shell("cat runs", ">&-")
     assert (1, "monitel: stdout is closed: the output of this command needs it\n") == (closed.returncode, closed.stderr)
-    full = in_shell(command, ">/dev/full")
+    full = in_shell("cat runs", ">/dev/full")
     assert (1, "monitel: stdout cannot be written: No space left on device\n") == (full.returncode, full.stderr)
 
 
