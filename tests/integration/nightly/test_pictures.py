@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,10 +23,6 @@ TAGS = ["loss/mean{split=train}", "loss{split=val}", "model.gradient.norm/mean",
 PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"
 MOST_BYTES = 100_000  # README shows it
 PAGE = "index.html?darkMode=true&tagFilter=loss(.mean)?.split|norm.mean|step.time.mean&smoothing=0#timeseries"
-FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,986"),
-)
 NEAR = 24  # of a colour's 255: curves have soft edges
 SETTINGS = """
 const named = (kind, text) => [...document.querySelectorAll(kind)].find(each => each.innerText.includes(text));
@@ -35,21 +30,6 @@ for (const box of ["Enable step selection", "Ignore outliers"])
     named("mat-checkbox", box).querySelector("input").click();
 named("button", "Settings").click();
 """
-
-
-@pytest.fixture
-def browser(tmp_path: Path) -> Iterator[Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("no browser: apt-get install chromium chromium-driver")
-    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install -r requirements-dev.txt")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    with webdriver.Chrome(options, webdriver.ChromeService(driver)) as browser:
-        browser.set_page_load_timeout(DEADLINE)
-        yield browser
 
 
 @pytest.fixture

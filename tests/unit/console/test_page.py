@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
 from tests.unit.console.made_processes import JOB, START, S, ended, late_ranks, totals
+from tests.unit.console.made_runs import HOSTILE, curve, made_run
 
 from monitel.blackbox.account import Account
 from monitel.console.advice import advice
@@ -31,10 +32,6 @@ ELEMENTS = {
     *("details", "summary", "table", "tr", "th", "td", "figure", "figcaption", "output"),
     *("svg", "line", "text", "path", "rect"),
 }
-HOSTILE = (
-    "</title></style></svg>\"'><script>alert(1)</script><img src=x onerror=alert(1)>&lt;\x00\x1b[2J\ud800\u202e\r\n"
-)
-TIMES = {"startup": 10 * S, "step": 78 * S, "data": 10 * S, "my <own>": 2 * S}
 
 
 class Page(HTMLParser):
@@ -81,18 +78,6 @@ class Page(HTMLParser):
 
 def shown(run: Run | None = None, jobs: Sequence[Job] = (), curves: Sequence[Curve] = (), **options: Any) -> Page:
     return Page(page(run, jobs, curves, **{"title": "run-7", "now_ns": START, **options}))
-
-
-def made_run(activities: dict[str, int] | None = None, **fields: Any) -> Run:
-    time = RunTime(
-        "run-7", TIMES if activities is None else activities, 2, START + 100 * S, "completed", last_step=1200
-    )
-    return Run(time, **{"outcome": "completed", **fields})
-
-
-def curve(name: str, *values: float, last: float | None = None, unit: str = "", **attributes: Any) -> Curve:
-    points = tuple(Point(step, each, each, each) for step, each in enumerate(values, 1))
-    return Curve(name, tuple(attributes.items()), unit, points, values[-1] if last is None else last)
 
 
 def lines(found: Page) -> list[list[tuple[int, int]]]:
