@@ -33,7 +33,6 @@ def record(pipeline: Pipeline) -> None:
 
 
 def wait_for_threads() -> None:
-    """Wait until the threads of the SDK that were left alone have given up."""
     wait_until(lambda: not [each for each in all_threads() if each.name.lower().startswith("otel")])
 
 
@@ -177,7 +176,6 @@ def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: S
 def test_nothing_is_sent_without_an_endpoint(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The providers work, and what they record goes nowhere."""
     pipeline = start(endpoint=None)
     record(pipeline)
     with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("span") as span:
@@ -189,7 +187,6 @@ def test_nothing_is_sent_without_an_endpoint(
 def test_exporter_that_cannot_be_made_is_one_warning(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everything else is delivered."""
     for processor in ("BSP", "BLRP"):
         monkeypatch.setenv(f"OTEL_{processor}_MAX_QUEUE_SIZE", "1")  # less than a batch
     pipeline = start()

@@ -123,7 +123,6 @@ def test_attempt_ends_at_its_deadline(
 def test_call_over_grpc_ends_at_its_deadline(
     grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unanswered call is repeated, and logged once."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", SOON)
     grpc_receiver.answer("logs", *[GrpcAnswer(fault="hang")] * 2)
     assert emit(start(**to(grpc_receiver)), "event")
@@ -505,7 +504,6 @@ def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -
 
 
 def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) -> None:
-    """The refused request is sent, and not before the time that the backend has asked for."""
     backend.answer("logs", busy(backend, 0.4))
     assert emit(start(**to(backend)), "event")
     first, second = backend.of("logs")
@@ -527,7 +525,7 @@ def test_recording_and_flushing_do_not_wait_for_a_backend(
     def train() -> None:
         for step in range(500):
             monitel.set_step(step)
-            record_each()
+            record_one_of_each_signal()
             if step % 100 == 0:
                 assert not pipeline.force_flush(0.01)
         assert not pipeline.force_flush(0.3)
@@ -542,8 +540,7 @@ def test_recording_and_flushing_do_not_wait_for_a_backend(
     assert [500] * 3 == [each.on_disk for each in pipeline.account().values()]
 
 
-def record_each() -> None:
-    """Record an item of each signal."""
+def record_one_of_each_signal() -> None:
     stat = Stat("loss", [COUNT], 3600.0)
     stat.add(1)
     stat.flush()
@@ -564,7 +561,7 @@ def test_signals_do_not_wait_for_each_other(
         pipeline = start(endpoint=None, export_interval=0.02, spans=True)
         others = {"metrics", "logs", "traces"} - {faulty}
         for number in range(1, 4):
-            record_each()
+            record_one_of_each_signal()
             wait_until(lambda: {number} == {pipeline.account()[each].delivered for each in others})  # noqa: B023
         wait_until(lambda: peer.requests, "a request that hangs")
         assert not pipeline.shutdown(0.6)
@@ -574,7 +571,6 @@ def test_signals_do_not_wait_for_each_other(
 
 
 def test_backend_that_comes_back_receives_everything_in_order(start: Start) -> None:
-    """Over both protocols, once."""
     for kind in (Receiver, GrpcReceiver):
         with kind() as before:
             pipeline = start(**to(before))

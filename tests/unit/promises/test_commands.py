@@ -78,7 +78,6 @@ def test_cat_prints_each_request_as_a_line_of_otlp_json(program: Program, runs: 
 
 
 def test_cat_removes_nothing_and_reads_a_spool_in_use(receiver: Receiver, program: Program) -> None:
-    """The process of the spool goes on."""
     with monitel_otlp.configure(spool_dir="runs", export_interval=3600.0) as pipeline:
         monitel.emit("first")
         assert pipeline.force_flush(DEADLINE)
@@ -242,7 +241,6 @@ def test_items_that_a_backend_leaves_out_are_lost(receiver: Receiver, program: P
 
 
 def test_signal_without_an_endpoint_stays_and_blocks_no_other(receiver: Receiver, program: Program, runs: Path) -> None:
-    """The last line names the variables to set."""
     env = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"}
     printed = program("replay", runs, env=env, status=1)
     assert "delivered 6 items from 1 spool" == printed.last
@@ -279,7 +277,6 @@ WRONG: list[tuple[list[str], list[str]]] = [
 
 
 def test_wrong_argument_prints_one_line(program: Program, runs: Path) -> None:
-    """The exit status is 1, and nothing is changed."""
     Path("state").mkdir()
     for arguments, words in WRONG:
         line = program(*arguments, status=2 if "" in arguments else 1).stderr.splitlines()[-1]
@@ -299,7 +296,6 @@ def test_usage_is_printed(program: Program) -> None:
 
 
 def test_plug_in_that_cannot_be_loaded_is_named(program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other commands work."""
     others = [each for each in entry_points(group="monitel.commands") if each.name != "replay"]
     broken = EntryPoint("replay", "of_an_old_version:add", "monitel.commands")
     monkeypatch.setattr("monitel.console.main.entry_points", lambda **_: EntryPoints([*others, broken]))
@@ -477,7 +473,6 @@ def test_doctor_explains_why_there_is_no_connection(
 
 
 def test_doctor_explains_a_missing_proxy(receiver: Receiver, program: Program) -> None:
-    """By its variables, not by the endpoint."""
     env = {"HTTP_PROXY": refusing_url(), "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": receiver.url}
     advice = program("doctor", env=env, status=1).sections()["logs"]["advice"]
     assert "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY" in advice

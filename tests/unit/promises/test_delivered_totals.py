@@ -21,7 +21,7 @@ from tests.support.spools import cat
 from tests.unit.promises.reference_tables import code, kind_of, metrics, table
 
 import monitel
-from monitel import COUNT, Stat, WaitReading
+from monitel import COUNT, SUM, Stat, WaitReading
 from monitel.testing import ManualClock
 
 DELTA = 1
@@ -383,13 +383,16 @@ def test_pipeline_counts_odd_samples_and_times_its_requests(
     clock.advance(60)
     stat.add(math.nan)
     stat.flush()  # the next window counts them
+    rising = Stat("rising", [SUM], 3600.0, monotonic=True)
+    rising.add(-1)
+    rising.flush()
     monitel.emit("event")
     with monitel.profiler.record_function("forward"):
         pass
     for _ in range(2):
         assert pipeline.force_flush(DEADLINE)
     discarded, nonfinite = (receiver.values(f"monitel.stat.{name}")[-1] for name in ("discarded", "nonfinite"))
-    assert (3, 1) == (discarded, nonfinite)
+    assert (3, 2) == (discarded, nonfinite)
     durations = {each.attributes["signal"]: each.proto for each in receiver.points("monitel.export.duration")}
     assert {"metrics", "logs", "traces"} == {*durations}
     assert 0 < durations["traces"].sum < DEADLINE

@@ -1,15 +1,13 @@
-"""The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md and the rules define them."""
+"""The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md defines them.
 
-import re
+That the recording rules define the same is in tests/integration/rules/test_stage_rules.py.
+"""
+
 from collections.abc import Mapping
-from itertools import accumulate
-from random import Random
-from statistics import median
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.paths import ROOT
 
 from monitel.console.lateness import cycle, exposed, rank_late, stage_late, suspects
 
@@ -75,50 +73,3 @@ def test_nobody_is_suspected(times: dict[int, dict[str, float]]) -> None:
 def test_several_late_ranks_are_sorted_by_lateness() -> None:
     times = synchronous(6, {(1, "forward"): 0.02, (3, "data"): 0.03})
     assert [(3, "data"), (1, "forward")] == [(rank, stage) for _, rank, stage in suspects(times)]
-
-
-def by_the_rules(times: Mapping[int, Mapping[str, float]]) -> dict[tuple[int, str], float]:
-    """Return what ``training:suspect:seconds`` of compose/stages.yml is, read from its expressions one by one."""
-    factor = 2 if len(times) == 2 else 1  # training:stage_late:factor
-    middle = {stage: median(of[stage] for of in times.values()) for stage in STAGES}  # training:stage_median:seconds
-    stage_lateness = {
-        (rank, stage): factor * (of[stage] - middle[stage]) for rank, of in times.items() for stage in STAGES[:-1]
-    }
-    rank_lateness = {rank: factor * (middle["sync"] - of["sync"]) for rank, of in times.items()}
-    ends = [[*accumulate([of[stage] for stage in STAGES])] for of in times.values()]
-    whole = max(each[-1] for each in ends)  # training:cycle:seconds, the last frontier
-    sums = {rank: sum(of.values()) for rank, of in times.items()}
-    apart = {rank: 2 * abs(factor * (own - median(sums.values()))) for rank, own in sums.items()}
-    return {
-        (rank, stage): late
-        for (rank, stage), late in stage_lateness.items()
-        if late > 0.02 * whole and rank_lateness[rank] > 0.02 * whole and late > apart[rank]
-    }
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_suspects_are_those_of_the_recording_rules(ranks: int) -> None:
-    """The command and Prometheus name the same ranks, with the same seconds, for any times of any ranks."""
-    named = 0
-    for seed in range(200):
-        random = Random(seed)
-        noise = random.choice((0.01, 0.1, 0.5))
-        delays = {(rank, each): random.gauss(0.0, noise * BASE[each]) for rank in range(ranks) for each in BASE}
-        times = synchronous(ranks, delays)
-        for of in times.values():
-            of["sync"] = max(0.0, of["sync"] + random.gauss(0.0, random.choice((0.0, 0.0, 0.002))))
-        expected = by_the_rules(times)
-        found = {(rank, stage): seconds for seconds, rank, stage in suspects(times)}
-        assert expected == pytest.approx(found), times
-        named += len(expected)
-    assert named > 20, "the comparison is worth nothing without suspects"
-
-
-def test_rules_have_the_constants_of_this_test() -> None:
-    """2 % of the cycle twice, half of the lateness, and the factor 2 for two ranks."""
-    rules = (ROOT / "compose/stages.yml").read_text(encoding="utf-8")
-    suspect = rules[rules.index("record: training:suspect:seconds") : rules.index("alert: TrainingRankLate")]
-    assert ["0.02", "0.02"] == re.findall(r"\(([0-9.]+) \* training:cycle:seconds\)", suspect)
-    assert 1 == suspect.count("2 * abs(")
-    factor = rules[rules.index("record: training:stage_late:factor") :].partition("- record")[0]
-    assert "> 1 == bool 2" in factor
