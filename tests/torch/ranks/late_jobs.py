@@ -36,75 +36,58 @@ _never = Event()
 
 
 class Pauses:
-    """The known duration of each stage on this rank, one of which may be longer.
+    """The known duration of each stage on this rank, one of which may be longer."""
 
-    Args:
-        scale: Factor of all durations.
-    """
+    def __init__(self, scale: float, late: str = "") -> None:
+        self._scale, self._late = scale, late
 
-    late, victim = "", -1
-
-    def __init__(self, scale: float = 1.0) -> None:
-        self._scale = scale
-
-    def spend(self, stage: str, share: float = 1.0) -> None:
-        late = stage == self.late and distributed.get_rank() == self.victim
-        _never.wait(self._scale * share * (SECONDS[stage] + (LATE if late else 0)))
+    def spend(self, stage: str) -> None:
+        _never.wait(self._scale * (SECONDS[stage] + (LATE if stage == self._late else 0)))
 
 
 class _Spend(torch.autograd.Function):  # type: ignore[misc]  # Any where torch is not installed
     @staticmethod
-    def forward(context: Any, tensor: Tensor, pauses: Pauses, share: float) -> Tensor:
-        context.rest = pauses, share
-        pauses.spend("forward", share)
+    def forward(context: Any, tensor: Tensor, pauses: Pauses) -> Tensor:
+        context.pauses = pauses
+        pauses.spend("forward")
         return tensor.clone()
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> tuple[Any, ...]:
-        pauses, share = context.rest
-        pauses.spend("backward", share)
-        return gradient, None, None
+        context.pauses.spend("backward")
+        return gradient, None
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # as above
-def spend(tensor: Tensor, pauses: Pauses, share: float) -> Tensor:
-    return _Spend.apply(tensor, pauses, share)
+def spend(tensor: Tensor, pauses: Pauses) -> Tensor:
+    return _Spend.apply(tensor, pauses)
 
 
 class Model(nn.Module):  # type: ignore[misc]  # as above
-    """Four layers, and in their middle the time of forward and backward.
+    """Four layers, one more after the first, and in their middle the time of forward and backward."""
 
-    Args:
-        pauses: Spends the time.
-        norm: A layer after the first one.
-        reentrant: Checkpoint the layers.
-        share: Of the duration of each stage, where a step has several forwards.
-    """
-
-    def __init__(
-        self, pauses: Pauses, norm: nn.Module | None = None, *, reentrant: bool = False, share: float = 1.0
-    ) -> None:
+    def __init__(self, pauses: Pauses, norm: Any = None, *, reentrant: bool = False) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
         self.norm = norm
-        self._pauses, self._reentrant, self._share = pauses, reentrant, share
+        self._pauses, self._reentrant = pauses, reentrant
 
     def forward(self, tensor: Tensor) -> Tensor:
         for number, layer in enumerate(self.layers):
             if number == 2:
-                tensor = spend(tensor, self._pauses, self._share)
+                tensor = spend(tensor, self._pauses)
             tensor = checkpoint(layer, tensor, use_reentrant=True) if self._reentrant else layer(tensor)
             if number == 0 and self.norm is not None:
                 tensor = self.norm(tensor)
         return tensor.tanh()
 
 
-def batches(pauses: Pauses, share: float = 1.0) -> Iterator[Tensor]:
+def batches(pauses: Pauses) -> Iterator[Tensor]:
     """Return an iterator of a DataLoader that spends the time of ``data``."""
 
     def collate(samples: list[int]) -> Tensor:
-        pauses.spend("data", share)
+        pauses.spend("data")
         rank = distributed.get_rank()
         return torch.stack([torch.full((WIDTH,), 0.01 * (each % 7 + rank)) for each in samples]).requires_grad_()
 
@@ -136,7 +119,7 @@ def updated(pauses: Pauses, optimizer: Any, outcome: Tensor) -> float:
 def loop(pauses: Pauses, model: Any, micro: int = 1, no_sync: Callable[[], Any] = nullcontext) -> Step:
     """Return a usual training step, with micro-batches, and a context for all backwards but the last one."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    source = batches(pauses, 1 / micro)
+    source = batches(pauses)
 
     def step() -> float:
         for each in range(micro):
@@ -156,7 +139,7 @@ def _checkpointed(pauses: Pauses) -> Step:
 
 @kind("DDP, accumulation with no_sync", "other")
 def _accumulation(pauses: Pauses) -> Step:
-    model = DistributedDataParallel(Model(pauses, share=1 / 3))
+    model = DistributedDataParallel(Model(pauses))
     return loop(pauses, model, 3, model.no_sync)
 
 
@@ -246,12 +229,9 @@ def main() -> None:
     found: dict[str, Any] = {}
     for name, (_, late) in KINDS.items():
         expected = run(name, Pauses(0), 3)
-        pauses = Pauses()
-        pauses.late, pauses.victim, group = late, victim(name), group_of(name)
-        with (
-            monitel.testing.capture_events() as events,
-            monitel.torch.instrument(window_size=0.001, rank_group=group),
-        ):
+        group = group_of(name)
+        pauses = Pauses(1, late if distributed.get_rank() == victim(name) else "")
+        with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001, rank_group=group):
             same = expected == run(name, pauses, WARM_UP + STEPS)[:3]
         found[name] = {"group": group, "same": same, "stages": durations(events)}
         torch._dynamo.reset()

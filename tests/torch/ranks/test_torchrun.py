@@ -1,15 +1,20 @@
-"""Jobs by two lines of code, ``opentelemetry-instrument`` or ``monitel run``, mostly with torchrun; killed ranks."""
+"""Jobs by two lines of code, ``opentelemetry-instrument`` or ``monitel run``, mostly of torchrun; their ends."""
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
+from tests.support.inbox import points_of, records_of
+from tests.support.paths import EXAMPLES
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
+from tests.support.spools import cat
+from tests.torch.ranks.terminated_job import compare
 
 from monitel_otel.torch_instrumentor import TorchInstrumentor
 
@@ -158,4 +163,42 @@ TorchInstrumentor().uninstrument()
 
 def test_only_ranks_are_instrumented(run: Run) -> None:
     """A process that a rank starts is not instrumented, and does not import torch."""
-    assert "True\nFalse\n" == run("-c", ONLY_RANKS, ONLY_RANKS, env={"RANK": "0"}).stdout
+    assert "True\nFalse\n" == run("-c", ONLY_RANKS, ONLY_RANKS, env={"RANK": "0"}, fresh=True).stdout
+
+
+BARRIER = """\
+import torch.distributed
+torch.distributed.init_process_group("gloo")
+begin()
+if torch.distributed.get_rank() == 1:
+    threading.Timer(1.0, ready).start()
+    torch.distributed.barrier()
+while True:
+    train()
+"""
+
+
+def test_torchrun(tmp_path: Path, receiver: Receiver) -> None:
+    """The agent forwards SIGTERM; a worker that runs Python and one that waits in a collective both deliver."""
+    compare(tmp_path, receiver, BARRIER, launcher=(*TORCHRUN, "2"), workers=2)
+
+
+def test_torchrun_with_a_worker_that_fails(tmp_path: Path, receiver: Receiver) -> None:
+    """The agent sends SIGTERM to the other worker, which waits in a collective."""
+    script = BARRIER.replace("while True", "while steps < 100") + "sys.exit(3)\n"
+    assert 1 == compare(tmp_path, receiver, script, launcher=(*TORCHRUN, "2"), workers=2, signals=())
+
+
+def test_telemetry_changes_nothing(run: Run, tmp_path: Path) -> None:
+    """The example with telemetry prints the same losses as the one without. Its rates and events are on disk."""
+    scripts = (EXAMPLES / "torch_char_model.py", EXAMPLES / "train_torch.py")
+    plain, observed = (run(script, "--batch-size", "8", "--steps", "50", timeout=240) for script in scripts)
+    assert plain.stdout == observed.stdout
+    assert ["step", "held-out"] == [line.split()[0] for line in plain.stdout.splitlines()]
+    found: Counter[str] = Counter()
+    for signal, message in cat(tmp_path / "state/monitel").requests:
+        found.update(each.metric for each in (points_of(message) if signal == "metrics" else ()))
+        found.update(each.name for each in (records_of(message) if signal == "logs" else ()))
+    metrics = {"train.loss.mean", "training.steps", "training.tokens", "training.tokens.rate", "training.mfu"}
+    assert metrics < found.keys()
+    assert 1 == found["evaluation"]

@@ -24,12 +24,7 @@ class Placed(torch.nn.Parameter):  # type: ignore[misc]
 
 
 class Job(Work):
-    """A training loop whose parts take milliseconds of the device, instead of seconds of the host.
-
-    Args:
-        parameter: The parameter of the model; None for one that is on the CPU.
-        options: Options of instrument().
-    """
+    """A training loop whose parts take milliseconds of the device, instead of seconds of the host."""
 
     def __init__(self, parameter: Any = None, **options: Any) -> None:
         super().__init__(later.work, parameter)

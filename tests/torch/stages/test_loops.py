@@ -1,16 +1,17 @@
-"""The stage under way, the end of instrumentation within a stage, and backward of all kinds."""
+"""The stage under way, the end of instrumentation within a stage, and backward and waits of all kinds."""
 
 import gc
 import sys
 import threading
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed._functional_collectives as functional
 from tests.support.producers import run_together
 from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, train
+from torch import distributed
 
 import monitel
 import monitel.torch
@@ -20,20 +21,6 @@ from monitel.training.activities import stage_now
 Run = Callable[..., Cycles]
 
 
-class Numbers(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
-    """Batches that note the stage in which they are made."""
-
-    def __init__(self) -> None:
-        self.found: list[Any] = []
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, _index: int) -> Any:
-        self.found.append(_stage())
-        return torch.ones(4)
-
-
 def _stage() -> str:
     found = stage_now()
     assert found is None or (found.thread, found.waits) == (threading.get_ident(), False)
@@ -41,35 +28,25 @@ def _stage() -> str:
     return "" if found is None else found.name
 
 
-def stages_of(numbers: Numbers) -> list[str]:
-    """Train, and return the stages of the last step as its own code sees them."""
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    found: list[str] = []
-    for batch in torch.utils.data.DataLoader(numbers, batch_size=1):
-        found = [numbers.found[-1], _stage()]
-        loss = model(batch).sum()
-        loss.register_hook(lambda _gradient: found.append(_stage()))  # noqa: B023  runs in this step
-        loss.backward()
-        found.append(_stage())
-        optimizer.step(lambda: (found.append(_stage()), loss)[1])  # type: ignore[func-returns-value]  # noqa: B023
-        found.append(_stage())
-    return found
-
-
 @pytest.mark.usefixtures("instrumented")
-def test_stages_of_a_real_loop() -> None:
+def test_stage_under_way() -> None:
     """Every part of the loop finds itself in its stage. Before the first backward nothing is known."""
-    numbers = Numbers()
-    assert ["data", "forward", "backward", "optimizer", "optimizer", "other"] == stages_of(numbers)
-    assert ["", "data", "data"] == numbers.found
+    found: list[str] = []
+    work = Work(lambda _seconds: found.append(_stage()))
+    for _ in work.loader(3):
+        work.forward().backward()
+        work.takes(0)
+        work.optimize()
+        work.takes(32)
+    assert ["", ""] == found[:2]
+    assert ["data", "forward", "backward", "optimizer", "optimizer", "other"] == found[-6:]
 
 
 def test_only_the_training_thread_that_is_alive() -> None:
     """Before the end of a cycle it is the newest thread with a backward; after its end there is none."""
     assert stage_now() is None
     with monitel.torch.instrument(sources="-waits,-compilation,-failures"):
-        run_together(partial(stages_of, Numbers()))
+        run_together(lambda: train(Work(float), 3))
         assert stage_now() is None
         torch.nn.Parameter(torch.ones(1)).sum().backward()  # the cycle has not ended
         assert stage_now() is None, "the thread that trained has ended, and no other one has trained"
@@ -168,3 +145,83 @@ def test_roots_of_all_kinds(root: str, work: Work, cycles: Run) -> None:
     assert [STEP] * 2 == found
     assert [expected] * 3 == gradients
     assert 3 == ended.count("training.backward")
+
+
+class _Delegating(distributed.Work):  # type: ignore[misc]
+    """A Work of another library, with its wait()."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def wait(self, *arguments: Any) -> bool:
+        return bool(self._inner.wait(*arguments))
+
+
+def _waited_twice() -> None:
+    work = distributed.all_reduce(torch.ones(2), async_op=True)
+    work.wait()
+    work.wait()
+
+
+def _stored(method: str) -> None:
+    store = distributed.HashStore()
+    store.set("key", "value")
+    getattr(store, method)("key" if method == "get" else ["key"])
+
+
+def _reduced() -> Any:
+    return functional.all_reduce(torch.ones(2), "sum", distributed.group.WORLD)
+
+
+#: By name: a call that waits for other ranks.
+WAITS: dict[str, Callable[[], object]] = {
+    "all_reduce": lambda: distributed.all_reduce(torch.ones(2)),
+    "Work.wait twice": _waited_twice,
+    "subclass of Work": lambda: _Delegating(distributed.all_reduce(torch.ones(2), async_op=True)).wait(),
+    "Future.wait": lambda: distributed.all_reduce(torch.ones(2), async_op=True).get_future().wait(),
+    "barrier": distributed.barrier,
+    "monitored_barrier": lambda: distributed.monitored_barrier(None),
+    "_broadcast_coalesced": lambda: distributed._broadcast_coalesced(distributed.group.WORLD, [torch.ones(2)], 1000, 0),
+    "Store.wait": lambda: _stored("wait"),
+    "Store.get": lambda: _stored("get"),
+    "wait_tensor": lambda: functional.wait_tensor(_reduced()),
+    "functional collective": lambda: _reduced() + 0,
+    "compiled collective": torch.compile(lambda: _reduced() * 2, backend="aot_eager", fullgraph=True),
+}
+
+
+@pytest.mark.usefixtures("group", "fresh_compiler")
+@pytest.mark.parametrize("name", WAITS)
+def test_wait_for_other_ranks_is_sync(name: str, work: Work, cycles: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one, and only once; a wait of another thread is not. Here each takes a second."""
+    waits: list[str] = []
+
+    def delay(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            waits.append(name)
+            work.takes(1)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, wait)
+
+    monkeypatch.setattr(distributed.ProcessGroup, "size", lambda _group: 2)
+    packet = torch.ops._c10d_functional.wait_tensor
+    places = [(distributed.Work, "wait"), (torch._C.Future, "wait"), (distributed.Store, "get")]
+    places += [(distributed.Store, "wait"), (packet, "_op"), (packet.default, "_op")]
+    for owner, method in [*places, (distributed, "_broadcast_coalesced"), (distributed, "monitored_barrier")]:
+        delay(owner, method)
+
+    def loop() -> None:
+        for _ in work.loader(3):
+            work.step()
+            run_together(WAITS[name])
+            waits.clear()
+            WAITS[name]()
+
+    WAITS[name]()  # compiled
+    found = cycles(loop)
+    assert waits
+    assert [{**STEP, "other": 32 + len(waits), "sync": len(waits)}] * 2 == found

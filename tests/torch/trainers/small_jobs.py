@@ -102,24 +102,18 @@ def with_lightning(truth: Truth) -> None:
 
 
 def with_transformers(truth: Truth) -> None:
-    from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     from monitel.integrations.transformers import MonitelCallback
-
-    class Report(TrainerCallback):  # type: ignore[misc]
-        def on_log(self, _args: Any, state: Any, _control: Any, logs: dict[str, float], **_: Any) -> None:
-            if "loss" in logs:
-                truth.losses[state.global_step] = logs["loss"]
 
     usual: dict[str, Any] = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), BATCH)
     usual |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1, "hub_token": "hidden"}
     usual |= {"save_strategy": "steps", "save_steps": CHECKPOINT, "eval_strategy": "epoch", "learning_rate": 0.1}
     arguments = TrainingArguments("saved", num_train_epochs=EPOCHS, remove_unused_columns=False, **usual)
-    trainer = Trainer(
-        Net(truth), arguments, train_dataset=rows(), eval_dataset=rows(), callbacks=[MonitelCallback(), Report()]
-    )
+    trainer = Trainer(Net(truth), arguments, train_dataset=rows(), eval_dataset=rows(), callbacks=[MonitelCallback()])
     trainer.remove_callback(PrinterCallback)
     trainer.train()
+    truth.losses |= {each["step"]: each["loss"] for each in trainer.state.log_history if "loss" in each}
 
 
 def with_accelerate(truth: Truth) -> None:
