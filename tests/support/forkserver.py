@@ -26,7 +26,7 @@ _SERVICES = "opentelemetry.proto.collector"
 #: Imported by the server: foreign packages only.
 _PRELOADED = (
     *("asyncio", "concurrent.futures", "ctypes", "logging.handlers", "multiprocessing", "queue", "sqlite3", "uuid"),
-    *("http.client", "numpy", "requests", "google.protobuf.json_format", "opentelemetry.trace.propagation"),
+    *("http.client", "numpy", "requests", "torch", "google.protobuf.json_format", "opentelemetry.trace.propagation"),
     *(f"opentelemetry.sdk.{name}.export" for name in ("metrics", "_logs", "trace")),
     *(f"{_OTLP}.{name}" for name in ("metrics_encoder", "_log_encoder", "trace_encoder")),
     *(f"{_SERVICES}.{name}.v1.{name}_service_pb2" for name in ("metrics", "logs", "trace")),

@@ -15,7 +15,7 @@ Cycles = list[dict[str, float]]
 
 
 def logged_cycles(events: Iterable[monitel.Event]) -> Cycles:
-    """Return the stages of each cycle. Each cycle has a separate window, as its end is later than the previous one."""
+    """Return the stages of each cycle, which has a separate window."""
     cycles: Cycles = []
     found = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
     for stage in ("optimizer", "other", "data", "forward", "backward", "sync"):
@@ -48,11 +48,7 @@ class _Takes(torch.autograd.Function):  # type: ignore[misc]
 
 
 class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
-    """Takes 8 s after its closure.
-
-    Attributes:
-        error: Raised after that time, unless it is None.
-    """
+    """Takes 8 s after its closure, and then raises the error, if there is one."""
 
     def __init__(self, work: Work, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})  # trainers schedule it
@@ -68,12 +64,7 @@ class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
 
 class Work:
-    """The parts of a training step: 1 s for a batch, 2 s forward, 4 s backward, 8 s for the optimizer.
-
-    Args:
-        takes: Lets so much time pass.
-        parameter: That of the model.
-    """
+    """The parts of a training step: 1 s for a batch, 2 s forward, 4 s backward, 8 s for the optimizer."""
 
     def __init__(self, takes: Callable[[float], object], parameter: Any = None) -> None:
         self.takes = takes

@@ -100,16 +100,9 @@ class Event:
 
 
 class Later:
-    """``torch.later``. Each thread has a current device, and on each device a current stream.
-
-    Attributes:
-        used: The devices that were used so far. On a GPU the first use takes half a gigabyte of its memory.
-        first: The current device of a new thread.
-        place: The device on which ``work()`` is queued; None for the current one.
-    """
+    """``torch.later``. Each thread has a current device, and on each device a current stream."""
 
     def __init__(self) -> None:
-        self.first = 0
         self.streams: list[Stream] = []
         self._default: dict[int, Stream] = {}
         self._lock = threading.RLock()
@@ -123,9 +116,9 @@ class Later:
         self.recorded: list[tuple[int, Any]] = []  # addresses of memory that a stream uses, with the stream
         self.clock_ms = 0.0  # the device's time, which work() advances
         self.answers = False  # whether a query executes all operations first
-        self.used: set[int] = set()
-        self.place: int | None = None
-        self.first = 0
+        self.used: set[int] = set()  # devices; on a GPU the first use takes half a gigabyte of its memory
+        self.place: int | None = None  # the device on which work() is queued, instead of the current one
+        self.first = 0  # the current device of a new thread
         self._thread = threading.local()  # the current device and streams of each thread
         for stream in self.streams:
             stream.operations.clear()
@@ -199,31 +192,28 @@ class Later:
     def is_current_stream_capturing(self) -> bool:
         return self.capturing
 
+    # The following methods are called by torch. Tensors are on the first device.
+
     def is_available(self) -> bool:
-        """Return True; torch calls this."""
         return True
 
     def is_initialized(self) -> bool:
-        """Return True; torch calls this."""
         return True
 
     def current_device(self) -> int:
-        """Return the index of this thread's current device; torch calls this. Tensors are on the first one."""
         return getattr(self._thread, "device", self.first)
 
     def device_count(self) -> int:
-        """Return 2; torch calls this."""
         return 2
 
     def _is_in_bad_fork(self) -> bool:
         return False
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """Return nothing: the device has no mixed precision. torch calls this for activation checkpoints."""
         return []
 
     def manual_seed_all(self, seed: int) -> None:
-        """Do nothing: the device has no random numbers. torch calls this."""
+        """Do nothing."""
 
 
 later = Later()
@@ -270,50 +260,17 @@ def on_later(value: Any, dtype: Any = None) -> LaterTensor:
     return LaterTensor(torch.tensor(value, dtype=dtype))
 
 
-def _implements(name: str) -> Callable[[Any], Any]:
-    register: Callable[[Any], Any] = torch.library.impl(f"aten::{name}", "privateuseone")
-    return register
-
-
-@_implements("empty.memory_format")
-def _empty(size: Any, dtype: Any = None, **_: Any) -> LaterTensor:
-    return LaterTensor(torch.full(size, torch.nan, dtype=dtype))
-
-
-@_implements("empty_strided")
-def _empty_strided(size: Any, _stride: Any, dtype: Any = None, **_: Any) -> LaterTensor:
-    return LaterTensor(torch.full(size, torch.nan, dtype=dtype))
-
-
-@_implements("cat")
 def _cat(tensors: Any, dim: int = 0) -> LaterTensor:
     joined = LaterTensor(torch.full([len(tensors)], torch.nan, dtype=tensors[0].dtype))
     later.launch(lambda: joined.host.copy_(torch.cat([each.host for each in tensors], dim)))
     return joined
 
 
-@_implements("detach")
-def _detach(tensor: LaterTensor) -> LaterTensor:
-    return LaterTensor(tensor.host)
-
-
-@_implements("view")
-def _view(tensor: LaterTensor, size: Any) -> LaterTensor:
-    return LaterTensor(tensor.host.view(size))
-
-
-@_implements("fill_.Scalar")
 def _fill(tensor: LaterTensor, value: float) -> LaterTensor:
     later.launch(lambda: tensor.host.fill_(value))
     return tensor
 
 
-@_implements("record_stream")
-def _record_stream(tensor: LaterTensor, stream: Any) -> None:
-    later.recorded.append((tensor.host.data_ptr(), stream))
-
-
-@_implements("_copy_from")
 def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     """Copy within the device, or between the device and the host."""
     there, here = (each.host if isinstance(each, LaterTensor) else each for each in (source, target))
@@ -323,7 +280,6 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return target
 
 
-@_implements("_local_scalar_dense")
 def _item(tensor: LaterTensor) -> Any:
     _wait()
     return tensor.host.item()
@@ -333,3 +289,18 @@ def _wait() -> None:
     """Wait for the device, which telemetry must never do."""
     later.syncs += 1
     later.run()
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "empty.memory_format": lambda size, dtype=None, **_: LaterTensor(torch.full(size, torch.nan, dtype=dtype)),
+    "empty_strided": lambda size, _stride, dtype=None, **_: LaterTensor(torch.full(size, torch.nan, dtype=dtype)),
+    "cat": _cat,
+    "detach": lambda tensor: LaterTensor(tensor.host),
+    "view": lambda tensor, size: LaterTensor(tensor.host.view(size)),
+    "fill_.Scalar": _fill,
+    "record_stream": lambda tensor, stream: later.recorded.append((tensor.host.data_ptr(), stream)),
+    "_copy_from": _copy_from,
+    "_local_scalar_dense": _item,
+}
+for _name, _operation in OPERATIONS.items():
+    torch.library.impl(f"aten::{_name}", "privateuseone")(_operation)

@@ -1,12 +1,7 @@
-"""log(), emit() and add() with numbers on a device do not wait: values come later, none is lost uncounted.
-
-The device of these tests executes nothing before the test asks for it, and counts calls that wait for it.
-"""
+"""log(), emit() and add() with numbers on a device do not wait: values come later, none is lost uncounted."""
 
 import contextvars
 import math
-import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -512,15 +507,16 @@ def test_device_that_is_silent_for_minutes_loses_its_numbers(
     assert ([(1, 3.0)], [(1, 1.0)]) == (counted(events), counted(events, "training.tensors.lost"))
 
 
-SCRIPT = """\
-import math, os, sys, threading
+SCRIPT = f"""\
+import math, os, sys
 import torch, monitel, monitel.torch
+sys.path.insert(0, {str(ROOT)!r})
 from tests.torch.later_device import later, on_later, start
 
 start()
 
 def report(event):  # unbuffered: a forked child would copy a line that another thread has begun
-    os.write(1, f"{os.getpid() == parent} {event.window.name} {event.window.sum}\\n".encode())
+    os.write(1, f"{{os.getpid() == parent}} {{event.window.name}} {{event.window.sum}}\\n".encode())
 
 monitel.register_event_handler(report)
 parent = os.getpid()
@@ -542,20 +538,15 @@ later.answers = True
 
 
 @pytest.mark.parametrize(
-    ("script", "expected"),
+    ("script", "expected", "warnings"),
     [
-        ("later.answers = True\n", ["True loss 3.0"]),
-        ("stat.add(5.0)\n", ["True loss 5.0", "True training.tensors.lost 2.0"]),
-        (FORK, ["False loss 10.0", "True loss 3.0"]),
+        ("stat.add(5.0)\n", ["True loss 5.0", "True training.tensors.lost 2.0"], 1),
+        (FORK, ["False loss 10.0", "True loss 3.0"], 0),
     ],
-    ids=["exit", "exit with a silent device", "fork"],
+    ids=["exit with a silent device", "fork"],
 )
-def test_exit_waits_and_a_child_has_its_own_numbers(script: str, expected: list[str], run: Run) -> None:
+def test_exit_waits_and_a_child_has_its_own_numbers(script: str, expected: list[str], warnings: int, run: Run) -> None:
     """Numbers that do not arrive in time are counted and logged. The parent reports what was added before a fork."""
-    ended = run(
-        "-W", "ignore", "-c", SCRIPT + script, env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
-    )
+    ended = run("-W", "ignore", "-c", SCRIPT + script)
     assert expected == sorted(ended.stdout.splitlines()), ended.stderr
-    assert ("the device had not delivered them when instrumentation ended" in ended.stderr) == (
-        len(expected) == 2 and "lost" in expected[1]
-    )
+    assert warnings == ended.stderr.count("the device had not delivered them when instrumentation ended")

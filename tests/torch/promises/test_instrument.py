@@ -282,31 +282,31 @@ def test_each_source_can_be_switched_off(name: str) -> None:
         assert [each for each in ALL if each != name] == [*running.sources]
 
 
-@pytest.mark.parametrize(
-    ("lacks", "missing"),
-    [
-        ("torch.utils.data.dataloader._BaseDataLoaderIter", ["stages", "loading"]),
-        ("torch._C._distributed_c10d._get_handler", ["waits"]),
-        ("torch.distributed.c10d_logger._WaitCounter", ["process_groups"]),
-    ],
-)
-def test_torch_that_lacks_a_hook_is_reported(
-    lacks: str, missing: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+#: Hooks, and the sources that need them.
+LACKS = {
+    "torch.utils.data.dataloader._BaseDataLoaderIter": ["stages", "loading"],
+    "torch._C._distributed_c10d._get_handler": ["waits"],
+    "torch.distributed.c10d_logger._WaitCounter": ["process_groups"],
+}
+
+
+def test_torch_that_lacks_a_hook_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Its sources stay off and have left nothing, the others run, and one warning names each."""
     with monitel.torch.instrument():
         pass
     before = snapshot()
-    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "monitel.torch"):
-        patch.delattr(lacks)
-        for _ in range(2):
-            with monitel.torch.instrument(window_size=30.0) as running:
-                assert missing == [*running.missing]
-                assert all(lacks.rpartition(".")[2] in text for text in running.missing.values())
-                assert [name for name in ALL if name not in missing] == [*running.sources]
+    caplog.set_level(logging.WARNING, "monitel.torch")
+    for lacks, missing in LACKS.items():
+        with monkeypatch.context() as patch:
+            patch.delattr(lacks)
+            for _ in range(2):
+                with monitel.torch.instrument(window_size=30.0) as running:
+                    assert missing == [*running.missing]
+                    assert all(lacks.rpartition(".")[2] in text for text in running.missing.values())
+                    assert [name for name in ALL if name not in missing] == [*running.sources]
+        assert missing == [record.getMessage().split(" ")[4] for record in caplog.records]
+        caplog.clear()  # the records have exceptions, whose frames have Stats
     assert [] == changed(before, snapshot())
-    assert missing == [record.getMessage().split(" ")[4] for record in caplog.records]
-    caplog.clear()  # the records have exceptions, whose frames have Stats
 
 
 def test_source_that_fails_leaves_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,7 +378,7 @@ raise ValueError("no such shard")
 
 def test_compiler_is_observed_as_soon_as_it_is_loaded(run: Run) -> None:
     """``instrument()`` does not load it. The import hook is removed; a process that fails logs that before its end."""
-    ended = run("-c", PYTHON, returncode=1)
+    ended = run("-c", PYTHON, returncode=1, fresh=True)
     assert [
         *("False", "False", "['torch.compile.started', 'torch.compile']", "[]"),
         "FATAL exception no such shard",

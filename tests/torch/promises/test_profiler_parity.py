@@ -292,7 +292,7 @@ os._exit(0)  # torch waits for the daemon
 def test_steps_of_profiles_and_optimizers_are_counted(run: Run) -> None:
     """KINETO_USE_DAEMON at import counts them, whichever of torch and monitel.profiler is imported first."""
     orders = ("theirs", "before torch", "after torch")
-    counted = [run("-W", "ignore", "-c", COUNTING, order).stdout for order in orders]
+    counted = [run("-W", "ignore", "-c", COUNTING, order, fresh=True).stdout for order in orders]
     assert "{'Optimizer': 7} 7" == counted[0].splitlines()[-1]
     assert [counted[0]] * 2 == counted[1:]
 

@@ -3,9 +3,7 @@
 A batch takes 1 s, forward 2 s, backward 4 s, the optimizer 8 s, other work 32 s, a batch of an evaluation 100 s.
 """
 
-import os
 import queue
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -433,8 +431,9 @@ def test_second_thread_that_trains_meanwhile_is_ignored(work: Work, clock: Manua
     assert [STEP] + [STEP] * 3 == cycles(takes_over)  # of 19 cycles the first 16 are those of a second thread
 
 
-FORK = """\
-import os, monitel.torch
+FORK = f"""\
+import os, sys, monitel.torch
+sys.path.insert(0, {str(ROOT)!r})
 from tests.torch.known_work import Work, logged_cycles, train
 with monitel.testing.ManualClock() as clock:
     work, running = Work(clock.advance), monitel.torch.instrument(window_size=0.001)
@@ -452,7 +451,7 @@ with monitel.testing.ManualClock() as clock:
 
 def test_forked_child_starts_without_a_cycle(run: Any) -> None:
     """Its first cycle begins at the end of its first backward, wherever the parent is."""
-    found = run("-W", "ignore", "-c", FORK, env={"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])})
+    found = run("-W", "ignore", "-c", FORK)
     assert f"{[{stage: float(seconds) for stage, seconds in STEP.items()}] * 2}\n" == found.stdout
 
 

@@ -57,39 +57,34 @@ def test_page_and_help_have_every_source() -> None:
     assert [*SOURCES] == re.findall(r"\* ``(\w+)``:", monitel.torch.instrument.__doc__ or "")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ({"STUCK_AFTER": "None"}, {"stuck_after": None}),
-        ({"RANK_GROUP": "encoder"}, {"rank_group": "encoder"}),
-        ({"WINDOW_SIZE": "0.5"}, {"window_size": 0.5}),
-        ({"SAMPLES_PER_STEP": "32", "TOKENS_PER_STEP": "6.5e4"}, {"samples_per_step": 32, "tokens_per_step": 65_000.0}),
-        ({"FLOPS_PER_STEP": "1e15", "PEAK_FLOPS": "9.89e14"}, {"flops_per_step": 1e15, "peak_flops": 9.89e14}),
-    ],
-)
-def test_variable_has_the_value_of_its_option(
-    monkeypatch: pytest.MonkeyPatch, text: dict[str, str], expected: dict[str, Any]
-) -> None:
+def test_variables_have_the_values_of_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """A whole number stays an int, so that a counter of it is exact."""
-    for name, value in text.items():
-        monkeypatch.setenv(f"MONITEL_{name}", value)
-    found = used()
-    assert expected == found
-    assert [type(value) for value in expected.values()] == [type(found[name]) for name in expected]
+    given: dict[str, tuple[str, Any]] = {
+        "stuck_after": ("None", None),
+        "rank_group": ("encoder", "encoder"),
+        "window_size": ("0.5", 0.5),
+        "samples_per_step": ("32", 32),
+        "tokens_per_step": ("6.5e4", 65_000.0),
+        "flops_per_step": ("1e15", 1e15),
+        "peak_flops": ("9.89e14", 9.89e14),
+    }
+    for name, (text, _) in given.items():
+        monkeypatch.setenv(f"MONITEL_{name.upper()}", text)
+    assert {name: repr(value) for name, (_, value) in given.items()} == {
+        name: repr(value) for name, value in used().items()
+    }
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("sources", "steps,batches"), ("stuck_after", "-1"), ("window_size", "1 minute"), ("samples_per_step", "inf")],
-)
 def test_wrong_value_is_one_warning_and_the_default(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, value: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(f"MONITEL_{name.upper()}", value)
+    wrong = {"sources": "steps,batches", "stuck_after": "-1", "window_size": "1 minute", "samples_per_step": "inf"}
+    for name, value in wrong.items():
+        monkeypatch.setenv(f"MONITEL_{name.upper()}", value)
     assert {} == used() == used()
-    (record,) = caplog.records
-    assert record.getMessage().startswith(f"MONITEL_{name.upper()}: expected ")
-    assert f", got {value[:80]!r}; using " in record.getMessage()
+    for (name, value), message in zip(sorted(wrong.items()), sorted(caplog.messages), strict=True):
+        assert message.startswith(f"MONITEL_{name.upper()}: expected ")
+        assert f", got {value!r}; using " in message
 
 
 @pytest.mark.parametrize(
