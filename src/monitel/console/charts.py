@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.console.markup import Markup, tag
-from monitel.text import bytes_in_words, columns_of, cut, duration, number, printable
+from monitel.console.markup import Markup, short, tag
+from monitel.text import bytes_in_words, columns_of, duration, number
 
 if TYPE_CHECKING:
     from monitel.runs.curves import Curve, Point
@@ -42,7 +42,7 @@ def in_words(value: float, unit: str) -> str:
         return duration(value * 1e9)
     if unit == "By" and math.isfinite(value):
         return bytes_in_words(value)
-    return f"{number(value)} {printable('' if unit == '1' else unit.strip('{}').replace('}', ''))}".strip()
+    return f"{number(value)} {'' if unit == '1' else short(unit.strip('{}').replace('}', ''))}".strip()
 
 
 def label(attributes: Iterable[tuple[str, Scalar]]) -> str:
@@ -53,14 +53,13 @@ def label(attributes: Iterable[tuple[str, Scalar]]) -> str:
 # ---- stacked bars
 
 
-def bar(parts: Iterable[tuple[str, float, str]], whole: float, words: str) -> Markup:
-    """Return a bar of parts, each with its name, size and text, beside which the whole is the full width."""
-    drawn, begin = list[Markup](), 0.0
-    for name, length, text in parts:
+def bar(parts: Sequence[tuple[str, float, str]], whole: float, words: str = "") -> Markup:
+    """Return a bar of parts, each with its name, size and text, where the whole is the full width."""
+    drawn, begins = list[Markup](), accumulate((length for _, length, _ in parts), initial=0.0)
+    for (name, length, text), begin in zip(parts, begins, strict=False):
         x, width = _percent(begin / whole), _percent(length / whole)
         drawn.append(tag("rect", tag("title", text), class_=colour(name), x=x, width=width, height="100%"))
-        begin += length
-    return tag("svg", *drawn, class_="bar", role="img", aria_label=words)
+    return tag("svg", *drawn, class_="bar", role="img", aria_label=f"{words}{', '.join(text for *_, text in parts)}")
 
 
 def colour(name: str) -> str:
@@ -77,35 +76,26 @@ def _percent(share: float) -> str:
 
 def chart(curves: Sequence[Curve], *, large: bool = False) -> Markup:
     """Return a figure of the curves of one name; ``large`` for one as wide as the page."""
-    shown, notes = curves[:_LINES], list[str]()
-    content = [_caption(shown, alone=len(curves) == 1)]
+    shown, plot, notes = curves[:_LINES], "", ["no finite number was recorded"]
     lines = [_merged(each.points, _LARGE if large else min(_SMALL, _ALL // len(shown))) for each in shown]
     if any(lines):
-        plot = _Plot(shown, lines)
-        content.append(plot.drawn(5 if large else 4, (_COLUMNS if large else _FEWER) // max(len(shown) // 2, 1)))
-        notes += plot.notes
-    else:
-        notes.append("no finite number was recorded")
+        plotted = _Plot(shown, lines)
+        plot, notes = plotted.drawn(large=large), plotted.notes
     if len(curves) > len(shown):
         notes.append(f"{len(curves) - len(shown):,} more lines")
-    content += [tag("p", "; ".join(notes), class_="note")] if notes else []
-    return tag("figure", *content, class_="large" if large else "")
+    note = tag("p", "; ".join(notes), class_="note") if notes else ""
+    return tag("figure", _caption(curves), plot, note, class_="large" if large else "")
 
 
-def _caption(curves: Sequence[Curve], *, alone: bool) -> Markup:
-    """Return the name, and the last value of each curve."""
-    name = tag("b", cut(printable(curves[0].name), _LONGEST_NAME))
-    labels = [cut(printable(label(each.attributes)), _LONGEST_NAME) for each in curves]
-    last = [
-        tag("output", in_words(each.last, each.unit), class_="" if math.isfinite(each.last) else "bad")
-        for each in curves
-    ]
-    if alone:
-        return tag("figcaption", name, tag("small", labels[0]), last[0])
-    rows = [
-        tag("li", tag("i", class_=f"c{place}"), tag("span", text or "without attributes"), value)
-        for place, (text, value) in enumerate(zip(labels, last, strict=True))
-    ]
+def _caption(curves: Sequence[Curve]) -> Markup:
+    """Return the name, and the last value of each line."""
+    name, rows = tag("b", short(curves[0].name, _LONGEST_NAME)), list[Markup]()
+    for place, each in enumerate(curves[:_LINES]):
+        value = tag("output", in_words(each.last, each.unit), class_="" if math.isfinite(each.last) else "bad")
+        text = short(label(each.attributes), _LONGEST_NAME)
+        if len(curves) == 1:
+            return tag("figcaption", name, tag("small", text), value)
+        rows.append(tag("li", tag("i", class_=f"c{place}"), tag("span", text or "without attributes"), value))
     return tag("figcaption", name, tag("ul", *rows, class_="legend"))
 
 
@@ -115,9 +105,9 @@ def _merged(points: Sequence[Point], most: int) -> Sequence[Point]:
     groups = (points[each : each + several] for each in range(0, len(points), several))
     return [
         each[-1]._replace(
-            mean=math.fsum(point.mean / len(each) for point in each),
-            least=min(point.least for point in each),
-            largest=max(point.largest for point in each),
+            mean=_limited(math.fsum(point.mean / len(each) for point in each)),
+            least=_limited(min(point.least for point in each)),
+            largest=_limited(max(point.largest for point in each)),
         )
         for each in groups
     ]
@@ -168,35 +158,33 @@ class _Plot:
     def __init__(self, curves: Sequence[Curve], lines: Sequence[Sequence[Point]]) -> None:
         self._curves, self._lines, self._unit = curves, lines, curves[0].unit
         points = [each for line in lines for each in line]
-        self._first, self._last = min(each.step for each in points), max(each.step for each in points)
-        alone = int(self._first == self._last)
+        steps, ends = [each.step for each in points], sorted(each.largest for each in points)
+        self._first, self._last, alone = min(steps), max(steps), len({*steps}) == 1
         self._x = _Axis(self._first - alone, self._last + alone)
-        low, highest = min(each.least for each in points), max(points, key=lambda each: each.largest)
-        self._low, self._high = _limited(low), _limited(highest.largest)
-        ends = sorted(_limited(each.largest) for each in points)
-        usual = ends[int((1 - _RARE) * len(ends))]
+        self._low, usual, self._high = min(each.least for each in points), ends[int((1 - _RARE) * len(ends))], ends[-1]
         self._y = _Axis.around(self._low, self._high)
         self.notes = ["logarithmic axis"] if self._y.is_log else []
         if not self._y.is_log and 0 < _FAR * (usual - self._low) < self._high - self._low:
             self._y = _Axis.around(self._low, usual)
-            self.notes.append(f"up to {in_words(highest.largest, self._unit)} near step {highest.step:,}")
+            step = max(points, key=lambda each: each.largest).step
+            self.notes.append(f"up to {in_words(self._high, self._unit)} near step {step:,}")
 
-    def drawn(self, ticks: int, columns: int) -> Markup:
-        labels = {1 - self._y.at(each): self._tick(each) for each in self._y.ticks(ticks, self._unit)}
+    def drawn(self, *, large: bool) -> Markup:
+        labels = {1 - self._y.at(each): self._tick(each) for each in self._y.ticks(5 if large else 4, self._unit)}
         left = max(map(columns_of, labels.values()), default=0) * _CHARACTER + 8
-        name, last = printable(self._curves[0].name), ", ".join(in_words(each.last, each.unit) for each in self._curves)
-        between = f"from {in_words(self._low, self._unit)} to {in_words(self._high, self._unit)}"
-        curves = tag("svg", *self._paths(), viewBox="0 0 1000 1000", preserveAspectRatio="none", class_="curves")
+        last = ", ".join(in_words(each.last, each.unit) for each in self._curves)
+        words = f"{short(self._curves[0].name)} over steps {self._first:,} to {self._last:,}, "
+        words += f"from {in_words(self._low, self._unit)} to {in_words(self._high, self._unit)}, last {last}"
         return tag(
             "svg",
             *(part for place, text in labels.items() for part in _across(place, text)),
             *self._steps(),
-            curves,
+            tag("svg", *self._paths(), viewBox="0 0 1000 1000", preserveAspectRatio="none", class_="curves"),
             *self._end(),
-            *self._readings(columns),
+            *self._readings((_COLUMNS if large else _FEWER) // max(len(self._lines) // 2, 1)),
             class_="plot",
             role="img",
-            aria_label=f"{name}, steps {self._first:,} to {self._last:,}, {between}, last {last}",
+            aria_label=words,
             style=f"--left:{left:.0f}px",
         )
 
@@ -227,7 +215,7 @@ class _Plot:
 
     def _path(self, values: Iterable[tuple[int, float]]) -> Markup:
         x, y = self._x.at, self._y.at
-        places = [(round(1000 * x(step)), round(1000 * (1 - y(_limited(each))))) for step, each in values]
+        places = [(round(1000 * x(step)), round(1000 * (1 - y(each)))) for step, each in values]
         moves = " ".join(f"{right - left} {below - above}" for (left, above), (right, below) in pairwise(places))
         return Markup("".join([*(f"M{left} {above}" for left, above in places[:1]), f"l{moves}" if moves else ""]))
 
@@ -253,7 +241,7 @@ class _Plot:
 
     def _reading(self, place: int, point: Point) -> str:
         several, attributes = len(self._curves) > 1, self._curves[place].attributes
-        name = f"{cut(printable(label(attributes)), _LONGEST_LABEL)} " if several and attributes else ""
+        name = f"{short(label(attributes), _LONGEST_LABEL)} " if several and attributes else ""
         mean, least, largest = (in_words(each, self._unit) for each in point[1:])
         return f"{name}{mean}{f' ({least} to {largest})' if least != largest else ''}"
 

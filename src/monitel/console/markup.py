@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import html
 
-from monitel.text import cut, escaped
+from monitel.text import cut, escaped, printable
 
-_LONGEST = 400  # columns of a line from outside
+_LONGEST, _LONGEST_NAME = 400, 40  # columns of a line, and of a name
 
 
 class Markup(str):
@@ -20,6 +20,11 @@ def tag(name: str, *content: object, **attributes: object) -> Markup:
     given = {key.rstrip("_").replace("_", "-"): each for key, each in attributes.items() if each != ""}
     written = "".join(f' {key}="{_markup(each)}"' for key, each in given.items())
     return Markup(f"<{name}{written}>{''.join(map(_markup, content))}</{name}>")
+
+
+def short(name: str, columns: int = _LONGEST_NAME) -> str:
+    """Return a name from outside in one line of at most this many columns."""
+    return cut(printable(name), columns)
 
 
 def _markup(value: object) -> Markup:

@@ -147,7 +147,7 @@ def test_page_shows_how_processes_ended() -> None:
     )
     killed = ended(1, death="killed by SIGKILL", status="", stacks=f"{main}\n{stack[:50]}", seen_ns=999 * S)
     found = shown(None, jobs_of([failed, killed, *(ended(rank, status="preempted") for rank in (2, 3, 4))]))
-    assert ["Rank 1 killed by SIGKILL", "Rank 0 failed at step 7, n1"] == found.texts("h3")
+    assert ["Rank 1 killed by SIGKILL", "Rank 0 failed at step 7 on n1"] == found.texts("h3")
     assert [f"{main}\n{stack[:50]}", "ValueError: no\nfile", f"{main}\n{stack}"] == found.texts("pre")
     assert ["Stack"] == found.texts("summary")
     assert found.after("How it ended").endswith("Ranks 2-4 preempted")
@@ -282,9 +282,7 @@ def test_page_of_a_huge_run_is_small() -> None:
     values = RunValues(config={"'" * 90 + str(each): "<" * 1000 for each in range(1000)}, left_out=5)
     found = shown(made_run(values=values), jobs_of(many), curves, problems=["'" * 10_000] * 1000)
     assert 500_000 > len(found.text.encode())
-    assert "32 of 10,000 ranks: the one of the verdict, and an even choice of the others" in found.after(
-        "Stages of a step"
-    )
+    assert "32 of 10,000 ranks: an even choice, and the one of the verdict" in found.after("Stages of a step")
     bars = [each for each in found.texts("span") if each.startswith("rank ")]
     assert (32, "rank 0 ", "rank 777 late", "rank 9677 ") == (len(bars), bars[0], bars[3], bars[-1])
     killed = [
