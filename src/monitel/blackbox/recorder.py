@@ -196,9 +196,11 @@ class Recorder:
 
     def define_stats(self) -> None:
         """Define the Stats with open windows, so that :meth:`open_windows` has few to define, with the lock held."""
-        known = self._stats
-        if any(each._serial not in known and each.count for each in live()):
-            self._define_stats([serial for serial, _ in map(key, open_windows())])
+        with self._defining:
+            known = self._stats
+            new = {each._serial: each._definition for each in live() if each._serial not in known and each.count}
+            if new:
+                self._new_stats(new)
         self._table.warn()
 
     def open_windows(self) -> list[tuple[int, bytes]]:
@@ -323,9 +325,10 @@ class Recorder:
             (self._table.of_stat(stat), tuple(each.suffix for each in stat.aggregations)) for stat in stats.values()
         ]
         numbers = self._define(STAT, pairs)
-        series = dict(zip(numbers, (each for each, _ in pairs), strict=True))
-        self._series.update(series)
-        self._totals.update((each, number) for number, each in series.items() if each.definition.name in REPORTED)
+        for number, (series, _) in zip(numbers, pairs, strict=True):
+            self._series[number] = series
+            if series.definition.name in REPORTED:
+                self._totals[series] = number
         found = dict(zip(stats, numbers, strict=True))
         self._stats.update(found)
         return found
