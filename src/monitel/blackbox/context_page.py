@@ -46,6 +46,7 @@ _MAGIC = _WORD.pack(int.from_bytes(b"mntlctx3", "big"))  # so that a page in the
 _COPY, _COPY_BODY, _COPIES_AT, _COPIES = Struct("=qqQQ"), Struct("=qqQ"), 64, 4
 _STEP, _BEAT = range(2)
 _SLOT, _SLOT_BODY, _SLOTS_AT, _SLOTS = Struct("=QqQ48s"), Struct("=qQ48s"), 320, 48
+_PLACES = [slice(at, at + _SLOT.size) for at in range(_SLOTS_AT, _SLOTS_AT + _SLOTS * _SLOT.size, _SLOT.size)]
 _KEY_BYTES = 47
 _FREE = bytes(_SLOT.size)
 _STEP_TIMES, _STEP_TIMES_AT = Struct(f"={COUNTERS}Q"), 4096
@@ -89,8 +90,8 @@ class _Page:
         self._numbers = [0, 0]  # of the last copies
         own = step.get_step() if step.made_steps() else None  # a forked child begins with the step of its parent
         self._step, self._step_ns = own, 0  # when it was set first; 0: before the page was opened
-        self._slots: dict[int, int] = {}  # by the token of the wait
-        self._free = [*range(_SLOTS)]
+        self._slots: dict[int, slice] = {}  # their places, by the token of the wait
+        self._free = [*_PLACES]
         self._lock = RLock()  # of steps, again by a signal handler
         self._put(_STEP, -1 if self._step is None else self._step, 0)
         self.beat()
@@ -119,14 +120,12 @@ class _Page:
         if self._free and token not in self._slots:
             self._slots[token] = self._free.pop()
         if token in self._slots:
-            at = _SLOTS_AT + _SLOT.size * self._slots[token]
-            self.memory[at : at + _SLOT.size] = content
+            self.memory[self._slots[token]] = content
 
     def leave_wait(self, token: int) -> None:
         if os.getpid() == self._pid and token in self._slots:
             slot = self._slots.pop(token)
-            at = _SLOTS_AT + _SLOT.size * slot
-            self.memory[at : at + _SLOT.size] = _FREE
+            self.memory[slot] = _FREE
             self._free.append(slot)
 
     def beat(self) -> None:
@@ -200,9 +199,9 @@ def _latest(content: Any, value: int) -> tuple[int, int] | None:
 
 
 def _waits(content: Any) -> Iterator[WaitInProgress]:
-    for at in range(_SLOTS_AT, _SLOTS_AT + _SLOTS * _SLOT.size, _SLOT.size):
-        check, start_ns, thread, text = _SLOT.unpack_from(content, at)
-        if check and check == crc32(content[at + _WORD.size : at + _SLOT.size]):
+    for each in map(content.__getitem__, _PLACES):
+        check, start_ns, thread, text = _SLOT.unpack(each)
+        if check and check == crc32(each[_WORD.size :]):
             yield WaitInProgress(text[1 : 1 + text[0]].decode(errors="replace"), thread, start_ns)
 
 

@@ -96,7 +96,7 @@ class Activity:
                 self._entry.ignored += 1
         return self
 
-    def __exit__(self, *_exception: object) -> None:
+    def __exit__(self, _kind: object = None, _error: object = None, _traceback: object = None) -> None:
         activities, entry = self._activities, self._entry
         with activities._lock:
             if entry.entered and not (entry.ignored and get_ident() != activities._owner):
