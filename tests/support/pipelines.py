@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from tests.support.inbox import DEADLINE, Inbox
+from tests.support.inbox import DEADLINE
 
 import monitel
 from monitel.blackbox.journal import DISK, Journal
@@ -53,11 +53,3 @@ def emit(pipeline: Pipeline, *names: str, seconds: float = DEADLINE) -> bool:
         monitel.emit(name)
         outcome = pipeline.force_flush(seconds)
     return outcome
-
-
-def reported_drops(receiver: Inbox, pipeline: Pipeline, reason: str) -> dict[str, int | float]:
-    """Return the dropped items by signal, as the pipeline's own metrics report them for a reason."""
-    pipeline.force_flush(DEADLINE)  # False: something was lost
-    pipeline.force_flush(DEADLINE)
-    points = receiver.points("monitel.exporter.item.dropped")
-    return {point.attributes["signal"]: point.value for point in points if point.attributes["error.type"] == reason}

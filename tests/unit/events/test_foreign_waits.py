@@ -6,8 +6,8 @@ from monitel.wait_counter import set_foreign_waits
 
 
 def test_longest_foreign_wait() -> None:
-    """A new maximum and an only wait of all readings are known; otherwise the key is omitted."""
-    maxima = monitel.WaitMaxima()
+    """A new maximum and an only wait of all readings are known; otherwise the key is omitted, as one of monitel."""
+    maxima, own = monitel.WaitMaxima(), monitel.WaitCounter("test_foreign_waits.own").key
     table: list[tuple[list[WaitReading], dict[str, float]]] = [
         ([WaitReading(1, 5.0, 5.0, 0), WaitReading(2, 6.0, 5.0, 0), WaitReading(4, 9.0, 5.0, 0)], {"elsewhere": 5.0}),
         ([WaitReading(4, 9.0, 5.0, 0)], {}),
@@ -18,6 +18,6 @@ def test_longest_foreign_wait() -> None:
     ]
     for readings, longest in table:
         for reading in readings:
-            set_foreign_waits({"elsewhere": reading})
+            set_foreign_waits({"elsewhere": reading, own: reading})
         assert longest == maxima.read()
-    assert {"elsewhere": 7.0} == monitel.WaitMaxima().read()
+    assert ({"elsewhere": 7.0}, 0) == (monitel.WaitMaxima().read(), monitel.wait_counters()[own].max)

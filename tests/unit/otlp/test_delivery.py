@@ -12,7 +12,8 @@ import pytest
 from opentelemetry import context
 from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, emit
+from tests.support.producers import run_together
 from tests.support.receiver import Receiver
 
 import monitel
@@ -46,15 +47,10 @@ def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) 
             cycle.append(cycle)
             monitel.emit("event")
 
-    threads = [Thread(target=work, daemon=True) for _ in range(3)]
     before = gc.get_threshold()
     gc.set_threshold(5)
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(DEADLINE)
-            assert not thread.is_alive(), "deadlock"
+        run_together(*[work] * 3)
     finally:
         gc.set_threshold(*before)
 
@@ -71,18 +67,15 @@ def test_requests_of_the_pipeline_are_not_instrumented(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests are sent with OpenTelemetry's suppression key, which instrumentation of HTTP libraries respects."""
-    keys: list[Any] = []
-    send = HttpTransport.send
+    keys, send = set[Any](), HttpTransport.send
 
     def look(self: HttpTransport, *arguments: Any) -> Any:
-        keys.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY))
+        keys.add(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY))
         return send(self, *arguments)
 
     monkeypatch.setattr(HttpTransport, "send", look)
-    pipeline = start()
-    monitel.emit("event")
-    assert pipeline.force_flush(60)
-    assert {True} == set(keys)
+    assert emit(start(), "event")
+    assert {True} == keys
 
 
 @pytest.mark.parametrize("fault", ["hangs", "raises"])

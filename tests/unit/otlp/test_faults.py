@@ -6,6 +6,7 @@ import random
 import shlex
 from collections import Counter
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_shutdown_with_any_timeout_keeps_queued_items(start: Start) -> None:
         assert 11 == pipeline.account()["logs"].on_disk
 
 
-@pytest.mark.parametrize("phase", ["_call_application", "_collect", "box._snapshot"])
+@pytest.mark.parametrize("phase", ["engine._call_application", "engine._collect", "engine.box._snapshot"])
 def test_exception_in_a_phase_of_the_exit_loses_nothing(
     start: Start, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
@@ -80,15 +81,8 @@ def test_exception_in_a_phase_of_the_exit_loses_nothing(
     for _ in range(10):
         monitel.emit("event")
     assert not pipeline.force_flush(0.3)
-
-    def broken(*_arguments: Any, **_options: Any) -> Any:
-        raise RuntimeError("injected")
-
-    owner: Any = pipeline.engine
-    *owners, name = phase.split(".")
-    for each in owners:
-        owner = getattr(owner, each)
-    monkeypatch.setattr(owner, name, broken)
+    owner, _, name = phase.rpartition(".")
+    monkeypatch.setattr(attrgetter(owner)(pipeline), name, lambda *_, **__: 1 / 0)
     assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert (10, 0) == (account.on_disk, account.waiting)

@@ -74,7 +74,7 @@ def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int, mo
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found = addresses(full_port, full_port, listener.getsockname()[1], receiver.port)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_options: found)
-    assert Consequence.DELIVERED is attempt(transport("http://dead.example"), timeout=6.0).consequence
+    assert Consequence.DELIVERED is attempt(transport("http://dead.example"), timeout=3.0).consequence
 
 
 @pytest.fixture

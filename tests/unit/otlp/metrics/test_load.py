@@ -1,6 +1,7 @@
 """Late numbers, dropped windows, many readings, and waits of other sources: what is sent stays exact."""
 
 import time
+from typing import Any
 
 import pytest
 from tests.support.checks import wait_until
@@ -33,6 +34,16 @@ def test_number_that_arrives_late_is_sent_with_a_later_time(
     points = receiver.points("loss")
     assert ([1.25, 2.5, 1.5], 2) == ([each.value for each in points], receiver.values("monitel.log.coalesced")[-1])
     assert [late.time_ns, clock.time_ns(), clock.time_ns() + MILLISECOND_NS] == [point.time_ns for point in points]
+
+
+def test_value_that_cannot_be_encoded_is_counted(receiver: Receiver, start: Start) -> None:
+    """An earlier handler may have changed the Event."""
+    pipeline = start()
+    odd: Any = LoggedNumbers({"loss": 0.5, "odd": 1.0})
+    odd.data["odd"] = object()
+    monitel.log_event(odd)
+    assert not pipeline.force_flush(DEADLINE)
+    assert ({"encoding": 1}, [0.5]) == (pipeline.account()["metrics"].dropped, receiver.values("loss"))
 
 
 @pytest.mark.parametrize("limit", ["disk", "memory"])

@@ -78,29 +78,30 @@ def test_only_visible_gpus_are_reported(
     assert {uuids[name] for name in expected.split()} == {*values(receiver, "hw.gpu.memory.usage")}
 
 
-def test_unsupported_measurement_is_left_out(
-    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [
+        ("nvmlDeviceGetUtilizationRates", FakeNvml.NVML_ERROR_NOT_SUPPORTED),
+        ("nvmlDeviceGetHandleByIndex", FakeNvml.NVML_ERROR_GPU_IS_LOST),
+        ("nvmlDeviceGetMemoryInfo", FakeNvml.NVML_ERROR_GPU_IS_LOST),
+    ],
+)
+def test_measurement_that_fails_is_left_out(
+    *, receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, function: str, error: int
 ) -> None:
-    """A part of a GPU has no utilization, for example. No warning is logged."""
-    nvml.failing["nvmlDeviceGetUtilizationRates", "GPU-aaaa-0"] = FakeNvml.NVML_ERROR_NOT_SUPPORTED
-    assert start(system=True).force_flush(DEADLINE)
-    assert {"GPU-aabb-1": 0.21, "GPU-cccc-2": 0.22, "GPU-dddd-3": 0.23} == values(receiver, "hw.gpu.utilization")
-    assert 4 == len(values(receiver, "hw.gpu.memory.usage"))
-    assert [] == warnings_with(caplog, "GPU")
-
-
-@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetMemoryInfo"])
-def test_lost_gpu_does_not_hide_the_others(
-    receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, function: str
-) -> None:
-    """One warning is logged, however often it fails."""
-    nvml.failing[function, "GPU-aabb-1"] = FakeNvml.NVML_ERROR_GPU_IS_LOST
+    """One warning about a GPU that is lost, however often, and none if something is not supported, as by a part."""
+    nvml.failing[function, "GPU-aabb-1"] = error
     pipeline = start(system=True)
     for _ in range(2):
         assert pipeline.force_flush(DEADLINE)
-    expected = {"GPU-aaaa-0": GIB, "GPU-cccc-2": 3 * GIB, "GPU-dddd-3": 4 * GIB}
-    assert expected == values(receiver, "hw.gpu.memory.usage")
-    assert ["a GPU cannot be read: error 15 (further failures are not logged)"] == warnings_with(caplog, "GPU")
+    is_lost = error == FakeNvml.NVML_ERROR_GPU_IS_LOST
+    usage, utilization = (values(receiver, f"hw.gpu.{name}") for name in ("memory.usage", "utilization"))
+    assert {"GPU-aaaa-0": GIB, "GPU-cccc-2": 3 * GIB, "GPU-dddd-3": 4 * GIB}.items() <= usage.items()
+    assert {"GPU-aaaa-0": 0.2, "GPU-cccc-2": 0.22, "GPU-dddd-3": 0.23}.items() <= utilization.items()
+    assert is_lost == ("GPU-aabb-1" not in usage)
+    assert ("GPU-aabb-1" in utilization) == (function == "nvmlDeviceGetMemoryInfo")
+    expected = ["a GPU cannot be read: error 15 (further failures are not logged)"] * is_lost
+    assert expected == warnings_with(caplog, "GPU")
 
 
 @pytest.mark.parametrize("driver", [True, False])
