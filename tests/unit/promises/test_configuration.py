@@ -33,6 +33,7 @@ SECTION = PAGE.partition("\n## configure\n")[2].partition("\n### ")[0]
 #: Name, variables, default and meaning of each argument and option.
 ROWS = [re.split(r" *\| *", line)[1:-1] for line in SECTION.splitlines() if line.startswith("| `")]
 
+SWITCHES = ("rank_attribute", "workers", "run_events", "system")
 #: Wrong values of each argument, with the error and words of its message.
 WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     "service_name": [(5, TypeError, ["str", "int"]), ("a\ud800", TypeError, ["UTF-8", "'a\\ud800'"])],
@@ -69,8 +70,7 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     "spool_dir": [(5, TypeError, ["a path", "got int"]), (f"{__file__}/runs", ValueError, [f"'{__file__}' is a file"])],
     "distributions": [("all", ValueError, ["'percentiles' or 'histogram' or 'both'", "got 'all'"])],
     "ranks": [("Zero", ValueError, ["'all' or 'zero'", "got 'Zero'"])],
-    "rank_attribute": [("no", TypeError, ["True or False", "got 'no'"])],
-    "workers": [(1, TypeError, ["True or False", "got 1"])],
+    **{name: [(1, TypeError, ["True or False", "got 1"])] for name in SWITCHES},
     "sigterm": [("on", TypeError, ['True, False or "auto"', "got 'on'"]), (1, TypeError, ["got 1"])],
     "logging_level": [("LOUD", ValueError, ["'LOUD'"]), (1.5, TypeError, ["1.5"])],
     "spans": [
@@ -83,8 +83,6 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
         ({"step_traces": "yes"}, TypeError, ["spans['step_traces']", "True or False", "got 'yes'"]),
     ],
     "series_limit": [(0, ValueError, ["at least 1", "got 0"]), (True, TypeError, ["int", "bool"])],
-    "run_events": [(1, TypeError, ["True or False", "got 1"])],
-    "system": [("cpu", TypeError, ["True or False", "got 'cpu'"])],
     "black_box": [
         (None, TypeError, ["True or False", "a path", "'folder', 'size'", "got None"]),
         (b"boxes", TypeError, ["a path", "got bytes"]),

@@ -67,7 +67,6 @@ OTHER: dict[str, tuple[Any, Any]] = {
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """Return the root logger, which lets everything pass during the test."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.DEBUG)
@@ -76,7 +75,6 @@ def root() -> Iterator[logging.Logger]:
 
 
 def known_loggers() -> list[logging.Logger]:
-    """Return all loggers of the process, without the root."""
     return [each for each in logging.Logger.manager.loggerDict.values() if isinstance(each, logging.Logger)]
 
 
@@ -410,7 +408,7 @@ def test_threads_log_while_logging_is_configured(receiver: Receiver, start: Star
 
     def configure() -> None:
         try:
-            for _ in range(10):
+            for _ in range(5):
                 logging.basicConfig(force=True, handlers=[logging.NullHandler()])
                 wait_for_the_handler(root)
         finally:

@@ -108,6 +108,9 @@ def test_each_window_is_a_point_at_its_own_end(
         if suffix in {"count", "sum"}:
             starts = [START_NS, START_NS if preference == "cumulative" else START_NS + MINUTE_NS]
         assert starts == [first.start_ns, second.start_ns]
+        zeros = [(each.value, each.time_ns, each.start_ns) for each in receiver.start_points(f"x.{suffix}")]
+        is_total = suffix in {"count", "sum"} and preference == "cumulative"
+        assert [(0, START_NS, START_NS)] * is_total == zeros
     account = pipeline.account()["metrics"]
     assert (2, 2, 0) == (account.recorded, account.delivered, account.waiting)
 
@@ -243,6 +246,7 @@ def test_exponential_histogram_has_the_buckets_of_the_samples(
     else:
         assert [Histogram.of(each) for each in finite if each] == [histogram_of(point) for point in points]
         assert [(0, 1), (2, 3), (3, 4)] == [periods(point) for point in points]
+    assert {"x.count", "x.histogram"} == {point.metric for point in of_stat(receiver)}
     assert {DELTA if preference == "delta" else CUMULATIVE} == {point.temporality for point in points}
     assert all(point.proto.HasField("sum") for point in points)
 

@@ -278,6 +278,8 @@ def test_wait_counter_has_the_totals_of_its_key(clock: Any) -> None:
         with counter.guard():
             clock.advance(seconds)
             assert 1 == wait_counters()["data"].active
+    for reader in (installed.WaitMaxima(), installed.WaitMaxima()):  # each gets the longest wait, once
+        assert ({"data": 5.0}, {}) == (reader.read(), reader.read())
     guard = WaitCounter("data").guard()
     with pytest.raises(ValueError, match="seconds >= 0"), guard:
         clock.advance(-1)

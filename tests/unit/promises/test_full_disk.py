@@ -30,33 +30,26 @@ WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class Disk:
-    """The file system below a folder, as the functions of ``os`` show it: with so many free bytes, or hanging.
-
-    Attributes:
-        free: Bytes that can still be written.
-        error: Number of the error of a write that does not fit. EROFS: nothing can be written, made or removed.
-        back: Set when the disk responds again; calls hang while it is not set.
-        hung: Set when a call hangs.
-    """
+    """The file system below a folder, as the functions of ``os`` show it: with so many free bytes, or hanging."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-        self.free, self.error = PLENTY, errno.ENOSPC
-        self.back, self.hung, self.in_main_thread = Event(), Event(), list[str]()
+        self.free = PLENTY  # bytes that can still be written
+        self.error = errno.ENOSPC  # of a write that does not fit; EROFS: nothing can be written, made or removed
+        self.back, self.hung = Event(), Event()  # calls hang until the disk is back; set when one hangs
+        self.in_main_thread: list[str] = []
         self.back.set()
-        self._hanging: tuple[str, ...] = ()
         self._folder = str(folder)
         for name in ("open", "mkdir", "unlink", "rmdir", "rename", "listdir", "pread", "pwrite", "write", "ftruncate"):
             monkeypatch.setattr(os, name, partial(self._call, name, getattr(os, name)))
 
-    def hang(self, *names: str) -> None:
-        self._hanging = names
+    def hang(self) -> None:
         self.hung.clear()
         self.back.clear()
 
     def _call(self, name: str, real: Any, *arguments: Any, **options: Any) -> Any:
         if not self._is_below(arguments[0] if arguments else ".", options.get("dir_fd")):
             return real(*arguments, **options)
-        if not self.back.is_set() and (not self._hanging or name in self._hanging):
+        if not self.back.is_set():
             if current_thread() is main_thread():
                 self.in_main_thread.append(name)
             self.hung.set()
