@@ -135,12 +135,12 @@ def _state(job: Job) -> str:
 
 
 def _facts(run: Run | None, jobs: Sequence[Job], time: RunTime | None) -> dict[str, str]:
-    counted = jobs[-1].counted if jobs else []
-    rates = [each.mean_rate for each in counted if each.mean_rate is not None]
-    steps = [each.made if each.step is None else each.step for each in counted if each.made]
+    processes = jobs[-1].counted if jobs else []
+    rates = [each.mean_rate for each in processes if each.mean_rate is not None]
     rate = median(rates) if rates else None if run is None else run.rate
-    last = max(steps, default=None) if time is None or time.last_step is None else time.last_step
-    ranks = max(jobs[-1].world_size, len({each.rank for each in counted} - {None})) if jobs else 0
+    steps = [each.step for each in processes if each.step is not None]  # newer than the ledger of a killed run
+    last = max(steps, default=None if time is None else time.last_step)
+    ranks = max(jobs[-1].world_size, len({each.rank for each in processes} - {None})) if jobs else 0
     attempts = max(len(jobs), 0 if time is None else time.attempts)
     return {
         "started": moment(time.start_ns) if time is not None and time.elapsed_ns else "",

@@ -93,7 +93,7 @@ def places(path: str) -> list[tuple[int, int]]:
 
 
 def test_page_has_the_facts_of_a_run_in_their_order() -> None:
-    ranks = late_ranks(accounts={"metrics": Account(recorded=300, delivered=300)})
+    ranks = late_ranks(step=1203, accounts={"metrics": Account(recorded=300, delivered=300)})
     values = RunValues(
         config={"rate": 0.5, "layers": 12}, values=(Value("tokens", (), "1", 9.0, 0), Value("loss", (), "", 2.0, 0))
     )
@@ -107,7 +107,7 @@ def test_page_has_the_facts_of_a_run_in_their_order() -> None:
         *("Late rank", "Numbers", "Where the time went", "Stages of a step", "Configuration", "Telemetry", "Problems"),
     ] == found.texts("h2")
     facts = dict(zip(found.texts("dt"), found.texts("dd"), strict=True))
-    expected = {"duration": "1 min 40 s", "attempts": "2", "ranks": "4", "last step": "1,200", "speed": "8 steps/s"}
+    expected = {"duration": "1 min 40 s", "attempts": "2", "ranks": "4", "last step": "1,203", "speed": "8 steps/s"}
     assert {"started": "2026-01-02 03:04:05", **expected, "goodput": "78 %"} == facts
     assert ["run-7"] == found.texts("h1")
     assert "completed" in found.texts("span")
