@@ -198,9 +198,7 @@ def test_account_metrics_and_last_line_are_the_same(
     assert pipeline.dropped == {name: int(items) for name, items in re.findall(r"(\w+) (\d+)", exported[5])}
 
 
-def test_what_counts_as_delivered_has_arrived(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_delivered_has_arrived(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four threads record while the backend answers at random: what it kept is delivered, the rest has a reason."""
     make_small(monkeypatch)
     monkeypatch.setenv(TEMPORALITY, "delta")

@@ -74,9 +74,7 @@ def test_exporters_are_made_when_they_are_used(receiver: Receiver, start: Start)
     assert [3] == receiver.values("counter")
 
 
-def test_threads_that_begin_together_lose_nothing(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_first_uses_lose_nothing(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first use of a signal takes a moment, in which other threads use it, too."""
     pause = Event()
     for name in ("make_transport", READER, "BatchLogRecordProcessor"):
@@ -96,9 +94,7 @@ def test_threads_that_begin_together_lose_nothing(
     assert sorted(names) == sorted(receiver.record_names()) == sorted(span.name for span in receiver.spans())
 
 
-def test_exporter_that_is_made_during_the_shutdown_ends(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exporter_made_during_shutdown_ends(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would send the instruments of the pipeline that has ended, for the rest of the process."""
     make, begun, over = getattr(application, READER), Event(), Event()
 
@@ -173,9 +169,7 @@ def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: S
     assert pipeline.force_flush(DEADLINE)
 
 
-def test_nothing_is_sent_without_an_endpoint(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_sent_without_endpoint(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     pipeline = start(endpoint=None)
     record(pipeline)
     with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("span") as span:

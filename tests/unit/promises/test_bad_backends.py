@@ -235,9 +235,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
 }
 
 
-def test_refusal_names_what_to_change_and_everything_is_kept(
-    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_refusal_names_what_to_change(backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """One warning, and one attempt in minutes, even if a flush asks for more."""
     for answer, hint in REFUSALS[protocol(backend)]:
         caplog.clear()
@@ -255,9 +253,7 @@ def test_refusal_names_what_to_change_and_everything_is_kept(
         assert (2, 2) == (logs(pipeline).recorded, logs(pipeline).on_disk), answer
 
 
-def test_refused_requests_arrive_in_order_when_the_cause_is_fixed(
-    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused_requests_arrive_in_order_later(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the disk, at the next attempt, and nothing is lost."""
     monkeypatch.setattr(sender, "_REFUSED_PAUSE", 0.2)
     for refusal_of, _hint in (REFUSALS[protocol(backend)][0], REFUSALS[protocol(backend)][-1]):
@@ -360,9 +356,7 @@ def test_request_that_is_too_large_is_sent_in_halves(backend: Inbox, start: Star
     assert ["huge"] == kept_in_rejected(pipeline, backend)
 
 
-def test_wrong_event_is_found_and_set_aside_with_the_answer(
-    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_wrong_event_is_set_aside_alone(backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """The others of its request are delivered after at most 16 further attempts."""
     answers(backend, lambda names: refusal(backend, "invalid") if "poison" in names else None)
     pipeline = start(**to(backend), export_interval=3600.0)
@@ -472,9 +466,7 @@ def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytes
     assert [True] * 3 == [pause >= 0.8 * least for pause, least in zip(pauses, (0.2, 0.4, 0.4), strict=False)]
 
 
-def test_exit_makes_a_last_attempt_however_long_the_pause_is(
-    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exit_makes_a_last_attempt(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 3600.0)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 3600.0)
     answers(backend, lambda _names: busy(backend))

@@ -143,9 +143,7 @@ def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: P
     assert ("nothing is left to deliver" in again.stderr, sent) == (True, len(receiver.requests))
 
 
-def test_replay_takes_the_default_folder_and_one_spool(
-    receiver: Receiver, program: Program, runs: Path, tmp_path: Path
-) -> None:
+def test_replay_has_a_default_folder(receiver: Receiver, program: Program, runs: Path, tmp_path: Path) -> None:
     """The folder in the last line of a run; else MONITEL_SPOOL_DIR, else the place of ``configure()``."""
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
     (folder,) = runs.iterdir()
@@ -167,9 +165,7 @@ def test_replay_resumes_where_it_stopped(receiver: Receiver, program: Program, r
     assert (EVENTS, [1, 2, 3, 4, 5, 6]) == (receiver.record_names(), receiver.values("loss.count"))
 
 
-def test_rejected_request_is_set_aside_and_sent_again_on_request(
-    receiver: Receiver, program: Program, runs: Path
-) -> None:
+def test_rejected_request_is_set_aside_and_sent_on_request(receiver: Receiver, program: Program, runs: Path) -> None:
     """The request is in the spool with the answer; others are delivered. ``--rejected`` sends it, even twice."""
     refuse(receiver, Answer(400, body=b"bad"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
@@ -198,9 +194,7 @@ def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, progra
             assert advice in printed.stderr
 
 
-def test_record_that_another_process_delivers_meanwhile_is_no_error(
-    receiver: Receiver, program: Program, runs: Path
-) -> None:
+def test_record_that_another_process_delivers_is_no_error(receiver: Receiver, program: Program, runs: Path) -> None:
     others = [shutil.copytree(next(runs.iterdir()), runs / name) for name in ("x", "y")]
 
     def deliver_the_others(_request: Request) -> None:
@@ -478,9 +472,7 @@ def test_doctor_explains_a_missing_proxy(receiver: Receiver, program: Program) -
     assert "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY" in advice
 
 
-def test_doctor_does_not_wait_for_a_server_that_hangs(
-    receiver: Receiver, program: Program, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_does_not_wait_for_long(receiver: Receiver, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     """All signals are tried at once, for a limited time, whatever OTEL_EXPORTER_OTLP_TIMEOUT is."""
     monkeypatch.setattr("monitel_otlp.commands.doctor._TIMEOUT", 0.2)
     receiver.rule(lambda _request: Answer(fault="hang"))

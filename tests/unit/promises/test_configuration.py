@@ -246,9 +246,7 @@ def test_empty_variable_is_not_set(
     assert [] == [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
 
 
-def test_headers_of_argument_signal_and_all_signals_add_up(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_headers_of_all_sources_add_up(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The argument wins by name, in any case; a signal's variable replaces the general one; values are decoded."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20x%2Cy,tenant=all,only=general")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "tenant=logs")
@@ -429,9 +427,7 @@ def test_pipeline_that_has_ended_keeps_nothing_open(receiver: Receiver, tmp_path
     assert opened[1:] == opened[:-1]
 
 
-def test_sample_counts_in_one_of_two_pipelines(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sample_is_in_one_of_two_pipelines(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even one that is added while the first one ends, or waits for the value of another one then."""
     monkeypatch.setenv(TEMPORALITY, "delta")
     start()

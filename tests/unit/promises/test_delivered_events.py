@@ -147,9 +147,7 @@ def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, s
     }
 
 
-def test_value_that_cannot_be_an_attribute_is_left_out(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """A warning has the event's name; text that is not UTF-8 is escaped."""
     pipeline = start()
     for name in ("a", "a", "b"):

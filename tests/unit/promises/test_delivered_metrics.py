@@ -157,9 +157,7 @@ def test_second_pipeline_starts_after_the_last_point_of_the_first(
         assert points[1].time_ns <= min(points[2].start_ns, points[3].start_ns)
 
 
-def test_windows_less_than_a_millisecond_apart_are_one_point(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
+def test_windows_within_a_millisecond_are_one_point(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """The point has the samples of both windows in every aggregation: Prometheus would keep only one of two points."""
     pipeline = start(distributions="both")
     stat = Stat("x", list(Aggregation), 60.0)
@@ -179,9 +177,7 @@ def test_windows_less_than_a_millisecond_apart_are_one_point(
     assert 2 == pipeline.account()["metrics"].delivered
 
 
-def test_windows_of_two_stats_less_than_a_millisecond_apart_have_the_metrics_of_both(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
+def test_windows_of_two_stats_at_once_lose_nothing(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """No count and no sum is lost if the Stats of one name have different aggregations."""
     pipeline = start(distributions="histogram")
     for aggregations in ([COUNT, HISTOGRAM], [SUM]):

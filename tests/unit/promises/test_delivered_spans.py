@@ -57,9 +57,7 @@ def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clo
     assert {"args", "error.type", *usual} <= {*documented}
 
 
-def test_value_that_cannot_be_an_attribute_is_left_out(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """One warning for each range name; text that is not UTF-8 is escaped, also in names."""
     pipeline = start(spans=True)
     given = {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}

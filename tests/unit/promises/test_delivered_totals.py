@@ -371,9 +371,7 @@ def test_pipeline_reports_itself_as_documented(
     assert attributes == {name: found[name] for name in attributes}
 
 
-def test_pipeline_counts_odd_samples_and_times_its_requests(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
+def test_pipeline_counts_odd_samples_and_times_requests(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Each request with metrics has the size of the queue, because Prometheus needs the latest time of a resource."""
     pipeline = start(spans=True)
     stat = Stat("x", [COUNT], 60.0, 2)
@@ -399,9 +397,7 @@ def test_pipeline_counts_odd_samples_and_times_its_requests(
         assert "monitel.queue.size" in {point.metric for point in request.points}
 
 
-def test_sizes_of_the_next_pipeline_follow_those_of_the_last_one(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
+def test_sizes_of_a_pipeline_follow_those_of_the_last_one(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """More than one request in a millisecond moves their times ahead of the clock."""
     for _ in range(2):
         pipeline = start()

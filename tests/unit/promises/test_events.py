@@ -81,9 +81,7 @@ def test_wrong_arguments_of_emit_and_log_raise(events: list[Any]) -> None:
     assert [] == events
 
 
-def test_emit_leaves_out_what_an_event_cannot_hold(
-    events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None
-) -> None:
+def test_emit_leaves_out_odd_values(events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None) -> None:
     """Each value is counted, only the first is logged, the others are recorded, and nothing raises into the loop."""
     data: dict[Any, Any] = {"path": "a\udcff", 3: 1, "": 1, "list": [1], _Unprintable(): 1, "large": 2**63, "half": 0.5}
     emit("saved \udcff", data, none=None, ok=True, object=_Unprintable())
@@ -113,9 +111,7 @@ class _Text(str):
 
 
 @pytest.mark.parametrize("broken", [_Endless(a=1), _Odd(a=1)])
-def test_mapping_that_cannot_be_read_is_left_out(
-    events: list[Any], forget_warnings: None, broken: dict[Any, Any]
-) -> None:
+def test_unreadable_mapping_is_left_out(events: list[Any], forget_warnings: None, broken: dict[Any, Any]) -> None:
     """Values beside it are recorded, although the application has read the counter without its unit before."""
     installed.counter("monitel.log.left_out")
     installed.log({"loss": 0.5, "broken": broken})
@@ -201,9 +197,7 @@ def test_log_keeps_numbers_exact(events: list[Any]) -> None:
         assert (number, type(number), 0) == (found, type(found), left_out())
 
 
-def test_log_leaves_out_what_is_not_a_number(
-    events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None
-) -> None:
+def test_log_takes_numbers_only(events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None) -> None:
     """So is a number without a name; each is counted, and only the first is logged; the numbers beside are recorded."""
     values: dict[str, Any] = {"loss": 0.5, "text": "0.5", "none": None, "list": [1.0], "odd": _Scalar("x")}
     values["big"] = 10**400

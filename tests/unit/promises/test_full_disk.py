@@ -237,9 +237,7 @@ def test_flush_without_an_endpoint_waits_until_the_disk_has_the_items(start: Sta
 
 
 @pytest.mark.parametrize("begins", ["before a write", "after a write"])
-def test_disk_that_hangs_in_an_outage_stops_no_other_signal(
-    receiver: Receiver, start: Start, disk: Disk, begins: str
-) -> None:
+def test_disk_that_hangs_stops_no_other_signal(receiver: Receiver, start: Start, disk: Disk, begins: str) -> None:
     """The backlog is delivered once, in order, when backend and disk are back."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start(export_interval=0.02, spans=True)

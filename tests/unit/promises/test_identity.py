@@ -64,9 +64,7 @@ def resource_of(receiver: Receiver, pipeline: Pipeline) -> dict[str, Any]:
     return receiver.records()[-1].resource
 
 
-def test_every_request_has_one_resource_and_the_documented_scope(
-    receiver: Receiver, start: Start, clock: ManualClock
-) -> None:
+def test_request_has_one_resource_and_documented_scopes(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Name, version and schema of monitel's scope; the application's scopes stay as they are; the user agent."""
     pipeline = start(service_name="mine", spans=True, logging_level="WARNING", distributions="both")
     record_everything(pipeline)
@@ -110,9 +108,7 @@ def test_resource_describes_host_and_process_without_secrets(receiver: Receiver,
         assert detected.items() <= resource.items()
 
 
-def test_variable_of_the_resource_overrides_what_is_detected(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variable_overrides_what_is_detected(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also rank and run. Points have no rank, because the resource tells ranks apart."""
     for name, value in {"RANK": "3", "SLURM_JOB_ID": "slurm"}.items():
         monkeypatch.setenv(name, value)
@@ -207,9 +203,7 @@ def test_rank_is_on_every_point(
         assert {"service.name": "mine"} == receiver.points("samples")[-1].resource
 
 
-def test_rank_on_points_is_not_on_the_counters_of_the_commands(
-    start: Start, own_boxes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_find_counters_without_a_rank(start: Start, own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command finds the steps of a process by the bare name, without attributes."""
     make_small(monkeypatch)  # a record of the process each 50 ms
     monkeypatch.setenv("RANK", "3")

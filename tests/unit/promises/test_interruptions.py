@@ -154,9 +154,7 @@ def test_interruption_after_any_call_loses_nothing(
     check(stat, events, added[0], float(added[0]))
 
 
-def test_thread_adds_while_another_is_at_any_call(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
-) -> None:
+def test_thread_adds_during_any_call(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
     """As above, by another thread, which waits where there is a lock: a lock that is missing loses a sample."""
     stat, threads = make_stat(), []
 
@@ -177,9 +175,7 @@ def test_thread_adds_while_another_is_at_any_call(
     check(stat, events, 8 + len(threads), 8.0 + len(threads))
 
 
-def test_interrupted_stat_stops_no_description_of_all_windows(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any
-) -> None:
+def test_interrupted_stat_stops_no_description_of_windows(make_stat: MakeStat, monitel: ModuleType, clock: Any) -> None:
     """Code that interrupts a Stat may wait for a lock of whoever describes the open windows, as a snapshot does."""
     stat, lock, waited = make_stat("x", [monitel.COUNT]), threading.Lock(), list[bool]()
     open_windows = monitel.stats.window_sinks.open_windows
@@ -292,9 +288,7 @@ def test_destructors_add_and_emit(make_stat: MakeStat, monitel: ModuleType, cloc
     assert (300, 300) == (names.count("alive"), names.count("destructed"))
 
 
-def test_number_may_use_the_stat_that_adds_it(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
-) -> None:
+def test_number_may_use_its_stat(make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]) -> None:
     """A ``__float__`` that adds to the Stat, flushes it, and crosses a boundary loses no sample."""
     stat = make_stat("x", None, 60.0, 3)
 

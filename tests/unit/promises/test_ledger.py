@@ -144,9 +144,7 @@ def test_overlap_of_two_attempts_is_counted_once(overlap: int, expected: dict[st
         pytest.param("other", 10, 9, (0, 0), id="another machine, whose clock is behind"),
     ],
 )
-def test_time_between_attempts_is_never_negative(
-    boot: str, start: int, boot_start: int, expected: tuple[int, int]
-) -> None:
+def test_attempts_have_no_negative_gap(boot: str, start: int, boot_start: int, expected: tuple[int, int]) -> None:
     """On one machine it is that of the clock since the boot, which nobody sets, otherwise that of the wall clock."""
     previous = Attempt("", {}, 1_000, boot="same", boot_ns=500)
     found = Attempt("", {"startup": 50}, start + 50, boot=boot, boot_ns=boot_start + 50).after(previous)
