@@ -19,8 +19,9 @@ from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, FOLDERS, box_settings
 from monitel.blackbox.silent import at_end
+from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
-from monitel.process.os_threads import in_main_thread, start_thread
+from monitel.process.os_threads import RLock, in_main_thread, start_thread
 from monitel.process.sigterm import SigtermHandler, is_default
 from monitel.run_events import enter, preempt
 from monitel.runs import folder
@@ -101,6 +102,7 @@ _OTLP = {"otlp", "otlp_proto_http", "otlp_proto_grpc"}  # words for the exporter
 #: Providers of a signal that is off. They do not become the global ones: another library may set its provider.
 _NOTHING = (metrics.NoOpMeterProvider, NoOpLoggerProvider, trace.NoOpTracerProvider)
 
+_lock = RLock()  # of configure()
 _current: Pipeline | None = None
 _automatically = False  # during configure_automatically()
 _own_providers: list[object] = []  # the global providers that were set here
@@ -229,39 +231,40 @@ def configure(
             series_limit=series_limit,
             run_ledger=None if silent or in_launcher else RunLedger(settings.spool_root, resource.attributes),
         )
-    unusable = [signal for signal in settings.offline if read_variable("ENDPOINT", signal)]  # warnings say why
-    if settings.offline and not (unusable or silent or _automatically or folder.started):
-        what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
-        place = f"to {_current.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
-        _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
-    if not silent:
-        _set_globals(_current)
-        if logging_level is not None and "logs" not in settings.off:
-            handler = LogHandler(logging_level)
-            logging.getLogger().addHandler(handler)
-            _current.each_round.append(handler.put_back)
-            _current.at_end.append(handler.end)
-        if system and "metrics" not in settings.off and not in_launcher:
-            host = not launch.get("training.local_rank")
-            report_system(_current, host=host)
-        if not in_launcher:
-            enter(_current, enabled=run_events, ends_run=True)
-            _current._begun = _current._recorded()
-    if not silent or has_box():
-        _handle_sigterm(_current, sigterm)
-    return _current
+        unusable = [signal for signal in settings.offline if read_variable("ENDPOINT", signal)]  # warnings say why
+        if settings.offline and not (unusable or silent or _automatically or folder.started):
+            what = "telemetry goes" if not settings.endpoints else f"{' and '.join(settings.offline)} go"
+            place = f"to {_current.spool_dir}" if AVAILABLE else f"nowhere, because {UNAVAILABLE}"
+            _log.warning("no OTLP endpoint is set: %s %s; set OTEL_EXPORTER_OTLP_ENDPOINT to send it", what, place)
+        if not silent:
+            _set_globals(_current)
+            if logging_level is not None and "logs" not in settings.off:
+                handler = LogHandler(logging_level)
+                logging.getLogger().addHandler(handler)
+                _current.each_round.append(handler.put_back)
+                _current.at_end.append(handler.end)
+            if system and "metrics" not in settings.off and not in_launcher:
+                host = not launch.get("training.local_rank")
+                report_system(_current, host=host)
+            if not in_launcher:
+                enter(_current, enabled=run_events, ends_run=True)
+                _current._begun = _current._recorded()
+        if not silent or has_box():
+            _handle_sigterm(_current, sigterm)
+        return _current
 
 
 @contextmanager
 def _end_earlier() -> Iterator[bool]:
     """End the pipeline that there is. What is recorded meanwhile waits for the one that is made in the block.
 
-    The block receives whether that one continues its run.
+    The block receives whether that one continues its run. Other threads wait until it ends.
     """
-    try:
-        yield _current is not None and _current.ended is None and _current._give_way()
-    finally:
-        inlet.close()
+    with _lock:
+        try:
+            yield _current is not None and _current.ended is None and _current._give_way()
+        finally:
+            inlet.close()
 
 
 def configure_automatically() -> Pipeline:
@@ -381,3 +384,12 @@ def _flush(pipeline: Pipeline, timeout: float) -> None:
 
     if (thread := start_thread(flush, "monitel-otlp-flush")) is not None:
         thread.join(timeout)
+
+
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may hold it."""
+    global _lock
+    _lock = RLock()
+
+
+register_at_fork(after_in_child=_renew_lock)
