@@ -54,6 +54,7 @@ OF_THE_SDK = {
     "OTEL_RESOURCE_ATTRIBUTES": "nonsense",
     "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "no-such-detector",
     "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT": "many",
+    "OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT": "many",  # the import of the SDK raises, too
     "OTEL_TRACES_SAMPLER": "dice",
 }
 

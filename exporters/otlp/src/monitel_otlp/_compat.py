@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any, TypeVar
+
+try:
+    import opentelemetry.sdk.trace
+except ValueError:  # the import reads this variable; span_limits() warns of it
+    _limit = os.environ.pop("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "")
+    import opentelemetry.sdk.trace
+
+    os.environ["OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT"] = _limit
 
 from opentelemetry import context, metrics, trace
 from opentelemetry._logs import LoggerProvider as APILoggerProvider
