@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -111,8 +112,9 @@ def positive(
             return
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError(f"{name} must be {allowed}, got {value!r:.80}")
-        if not float(value) > 0 or (below is not None and float(value) >= below):
-            raise ValueError(f"{name} must be {allowed}, got {value!r}")
+        number: Any = value  # not as a float, which an int may exceed
+        if not number > 0 or (below is not None and number >= min(below, sys.float_info.max)):
+            raise ValueError(f"{name} must be {allowed}, got {value!r:.80}")
 
     return Variable(lambda text: int(text) if text.isdecimal() else float(text), allowed, check=check)
 

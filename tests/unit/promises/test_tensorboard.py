@@ -288,6 +288,9 @@ def test_arguments_of_the_writer_are_those_of_torch(tmp_path: Path) -> None:
             second.add_scalar("loss", 1.0, wrong)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ValueError, match="filename_suffix must be a text of at most 100 characters without '/'"):
         SummaryWriter(tmp_path, filename_suffix="a/b")
+    for seconds in (0, 86_401, 10**400):
+        with pytest.raises(ValueError, match="flush_secs must be a positive number of seconds, at most a day, got"):
+            SummaryWriter(tmp_path, flush_secs=seconds)
 
 
 def test_writer_adds_scalars_and_texts_from_all_threads(tmp_path: Path) -> None:
