@@ -27,7 +27,20 @@ from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, Process, State
 from monitel.runs.stored import LIMIT_BYTES
 from monitel.runs.values import RunValues, Value
-from monitel.text import Screen, cut, duration, moment, number, printable, rfc3339, show, table, to_json, warn
+from monitel.text import (
+    UNLIMITED,
+    Screen,
+    cut,
+    duration,
+    moment,
+    number,
+    printable,
+    rfc3339,
+    show,
+    table,
+    to_json,
+    warn,
+)
 from monitel.variables import read_variables
 from monitel_run.arguments import target
 
@@ -45,7 +58,7 @@ _ENDS = ("value", "mean", "")  # of the names of a last value, the best one firs
 _TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
 _RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
 _NOTHING = "-"
-_LONGEST_NAME = 60  # columns of a name
+_LONGEST_NAME = 60  # columns of a name in a terminal
 
 
 @dataclass(frozen=True)
@@ -271,22 +284,23 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     found = Runs.given(arguments)
     runs = [found.with_outcome(each) for each in found.all[::-1]]
-    rows = [_TITLES, *map(_cells, runs)]
+    columns = Screen.of(sys.stdout).columns
+    longest = _LONGEST_NAME if columns < UNLIMITED else UNLIMITED
+    rows = [_TITLES, *(_cells(each, longest) for each in runs)]
     shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1  # without ids that are the names of all runs
-    columns, table_rows = Screen.of(sys.stdout).columns, [row[:shown] for row in rows]
-    lines = [*table(table_rows, columns, _RIGHT)] if runs else [str(found.unknown("run"))]
+    lines = [*table([row[:shown] for row in rows], columns, _RIGHT)] if runs else [str(found.unknown("run"))]
     fields = {"time": rfc3339(time.time_ns()), "runs": [each.as_json for each in runs]}
     return report(arguments, found.problems, fields, lines)
 
 
-def _cells(run: Run) -> Sequence[str]:
+def _cells(run: Run, longest: int) -> Sequence[str]:
     step, loss, title = run.time.last_step, run.loss, run.title
     return (
-        cut(printable(title), _LONGEST_NAME) or _NOTHING,
+        cut(printable(title), longest) or _NOTHING,
         moment(run.time.start_ns),
         printable(run.outcome),
         duration(run.time.elapsed_ns),
         _NOTHING if step is None else f"{step:,}",
         _NOTHING if loss is None else number(loss.value),
-        "" if title == run.time.run else cut(printable(run.time.run), _LONGEST_NAME),
+        "" if title == run.time.run else cut(printable(run.time.run), longest),
     )
