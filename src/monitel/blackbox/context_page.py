@@ -117,15 +117,17 @@ class _Page:
         content = _WORD.pack(crc32(body)) + body
         if os.getpid() != self._pid:
             return
-        if self._free and token not in self._slots:
-            self._slots[token] = self._free.pop()
+        if self._free and token not in self._slots:  # no call until both are changed: Ctrl-C raises after one
+            self._slots[token] = self._free[-1]
+            del self._free[-1]
         if token in self._slots:
             self.memory[self._slots[token]] = content
 
     def leave_wait(self, token: int) -> None:
         if os.getpid() == self._pid and token in self._slots:
-            slot = self._slots.pop(token)
+            slot = self._slots[token]  # no call until it is free, as above
             self.memory[slot] = _FREE
+            del self._slots[token]
             self._free.append(slot)
 
     def beat(self) -> None:

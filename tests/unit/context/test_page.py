@@ -2,10 +2,14 @@
 
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from threading import get_ident
+from types import FrameType
 
 import pytest
 from tests.support.twins import RunThreads
@@ -37,6 +41,35 @@ def test_waits_without_a_slot_are_not_shown(read: Callable[[], Context]) -> None
     for number in {*range(51)} - {3, 49}:
         guards[number].__exit__(None, None, None)
     assert () == read().waits
+
+
+def test_interrupted_wait_leaves_nothing(read: Callable[[], Context]) -> None:
+    """Ctrl-C at any call, where CPython runs signal handlers: a wait that has begun has ended, and its slot is free."""
+    folder, begun = str(Path(monitel.__file__).parent), 0
+    for place in count():
+        calls = iter(range(place))
+
+        def interrupt(frame: FrameType, event: str, _argument: object, calls: Iterator[int] = calls) -> None:
+            is_call = event in {"call", "c_return"} and frame.f_code.co_filename.startswith(folder)
+            if is_call and next(calls, None) is None:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+        guard = monitel.WaitCounter("interrupted").guard()
+        sys.setprofile(interrupt)
+        try:
+            with guard:
+                begun += 1
+        except KeyboardInterrupt:
+            del guard
+        else:
+            break
+        finally:
+            sys.setprofile(None)
+        assert () == read().waits, place
+    assert (begun, 0) == attrgetter("count", "active")(monitel.wait_counters()["interrupted"])
+    assert place > 15
+    test_waits_without_a_slot_are_not_shown(read)
 
 
 def test_key_is_cut_off_between_characters(read: Callable[[], Context]) -> None:
