@@ -35,7 +35,6 @@ def _torch_is_loaded() -> None:
 
 @pytest.fixture
 def work(clock: ManualClock) -> Work:
-    """Provide work that takes known times of the clock."""
     return Work(clock.advance)
 
 

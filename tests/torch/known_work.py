@@ -132,7 +132,6 @@ def sgd(kind: Any = torch.optim.SGD) -> Any:
 
 
 def total(name: str) -> float:
-    """Return the total of a counter of work."""
     return monitel.counter(f"training.{name}").total
 
 

@@ -98,7 +98,6 @@ BEGAN: list[ranges.Range] = []
 
 
 def plain(x: Any) -> Any:
-    """Compute without telemetry."""
     y = x + 1
     y = y * 2
     return y.sin()

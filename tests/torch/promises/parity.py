@@ -80,7 +80,6 @@ def special(base: Any, *arguments: Any, **methods: Any) -> Any:
 
 
 def weak(made: Any) -> bool:
-    """Return whether an object supports weak references."""
     return weakref.ref(made)() is made
 
 

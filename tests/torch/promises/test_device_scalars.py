@@ -48,7 +48,6 @@ def windows(events: list[monitel.Event], name: str = "loss") -> list[monitel.Win
 
 
 def counted(events: list[monitel.Event], name: str = "loss") -> list[tuple[int, float]]:
-    """Return the counts and sums of the windows of a Stat that are logged."""
     return [(window.count, window.sum) for window in windows(events, name)]
 
 

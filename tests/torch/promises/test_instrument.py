@@ -131,7 +131,10 @@ def test_compilations_are_events_with_the_reason_of_a_recompilation(events: list
 
 @pytest.mark.usefixtures("group")
 def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
-    """Uncaught exceptions of the process and of threads, out of memory, and failed collectives."""
+    """Uncaught exceptions of the process and of threads, out of memory, and failed collectives; not an interrupt.
+
+    Text is escaped, and secrets are masked. The hooks beneath are called.
+    """
     monkeypatch.setenv("RANK", "1")
     monitel.set_step(41)
     reached: list[BaseException] = []
@@ -141,8 +144,11 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
     def uncaught(action: Callable[[], object]) -> None:
         try:
             action()
-        except Exception as error:
+        except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
+
+    def fail(error: BaseException) -> None:
+        raise error
 
     with monitel.torch.instrument():
         uncaught(lambda: 1 // 0)
@@ -152,12 +158,16 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         thread.join()
         with pytest.raises(RuntimeError):
             torch.distributed.all_gather([torch.ones(3)], torch.ones(2))
+        for error in (torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), KeyboardInterrupt()):
+            uncaught(lambda error=error: fail(error))  # type: ignore[misc]
+        uncaught(lambda: fail(OSError("no \udcff of https://me:secret@example.org")))
     found = [event for event in events if event.window is None]
-    fatal, error = monitel.Severity.FATAL, monitel.Severity.ERROR
+    fatal, severe = monitel.Severity.FATAL, monitel.Severity.ERROR
     assert [
-        *(("exception", fatal), ("out_of_memory", fatal), ("exception", error), ("collective.failed", error)),
+        *(("exception", fatal), ("out_of_memory", fatal), ("exception", severe), ("collective.failed", severe)),
+        *(("out_of_memory", fatal), ("out_of_memory", fatal), ("exception", fatal)),
     ] == [(event.name, event.severity) for event in found]
-    assert [(41, 1)] * 4 == [(event.step, event.data["training.rank"]) for event in found]
+    assert [(41, 1)] * 7 == [(event.step, event.data["training.rank"]) for event in found]
     data = dict(found[0].data)
     assert "in uncaught\n" in str(data.pop("exception.stacktrace"))
     assert {
@@ -167,7 +177,11 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         "training.step": 41,
     } == data
     assert ("all_gather", "gloo") == tuple(found[3].data[f"collective.{key}"] for key in ("func_name", "backend"))
-    assert [ZeroDivisionError, RuntimeError, KeyError] == [type(error) for error in reached]
+    messages = [event.data["exception.message"] for event in found[4:]]
+    assert ["20 GiB", "a list", "no \\udcff of https://***@example.org"] == messages
+    assert "secret" not in str([event.data for event in found])
+    kinds = [ZeroDivisionError, RuntimeError, KeyError, torch.OutOfMemoryError, MemoryError, KeyboardInterrupt, OSError]
+    assert kinds == [type(error) for error in reached]
     reached.clear()
 
 

@@ -517,7 +517,7 @@ def test_stages_of_any_loop_add_up_to_its_cycles(names: list[str]) -> None:
     with (
         ManualClock() as clock,
         monitel.testing.capture_events() as events,
-        monitel.torch.instrument(sources="-waits,-compilation,-failures", window_size=0.001),
+        monitel.torch.instrument(sources="stages,steps,loading", window_size=0.001),
     ):
         program = _Program(clock)
         for name in names:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,48 +17,21 @@ import monitel.torch
 GIB = 1 << 30
 
 
-@pytest.fixture
-def reached(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Collect the exceptions that reach the hooks of the program."""
-    reached: list[Any] = []
-    monkeypatch.setattr(sys, "excepthook", lambda *arguments: reached.append(arguments[1]))
-    monkeypatch.setattr(threading, "excepthook", lambda arguments: reached.append(arguments.exc_value))
-    return reached
-
-
-def uncaught(error: BaseException) -> None:
-    sys.excepthook(type(error), error, error.__traceback__)
-
-
-@pytest.mark.usefixtures("reached", "instrumented")
-def test_out_of_memory_is_a_separate_event(events: list[monitel.Event]) -> None:
-    """The memory is the GPU's or the host's. Text is escaped, secrets are masked; an interrupt is not an event."""
-    for error in (
-        *(torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), RuntimeError("shape mismatch")),
-        *(OSError("no such file: \udcff"), OSError("no host: https://me:secret@example.org"), KeyboardInterrupt()),
-    ):
-        uncaught(error)
-    assert [
-        *(("out_of_memory", "20 GiB"), ("out_of_memory", "a list"), ("exception", "shape mismatch")),
-        *(("exception", "no such file: \\udcff"), ("exception", "no host: https://***@example.org")),
-    ] == [(event.name, event.data["exception.message"]) for event in events]
-    assert "secret" not in str([event.data for event in events])
-
-
-@pytest.mark.usefixtures("reached")
-def test_hook_of_another_library_stays(events: list[monitel.Event]) -> None:
+def test_hook_of_another_library_stays(events: list[monitel.Event], monkeypatch: pytest.MonkeyPatch) -> None:
     """After ``uninstrument()`` the hook beneath it reports nothing."""
+    reached: list[Any] = []
+    monkeypatch.setattr(sys, "excepthook", lambda *arguments: reached.append(arguments))
     running = monitel.torch.instrument()
     ours = sys.excepthook
 
     def theirs(*arguments: Any) -> None:
         ours(*arguments)
 
-    sys.excepthook = theirs
+    monkeypatch.setattr(sys, "excepthook", theirs)
     running.uninstrument()
     assert theirs is sys.excepthook
-    uncaught(ValueError("late"))
-    assert [] == events
+    theirs(ValueError, ValueError("late"), None)
+    assert (1, []) == (len(reached), events)
 
 
 class Cuda:

@@ -141,7 +141,6 @@ def test_replace_puts_monitel_into_torch_monitor(only_flushes_poll: None) -> Non
 
 
 def log(name: str = "checkpoint") -> None:
-    """Log an event through torch.monitor."""
     torch.monitor.log_event(torch.monitor.Event(name, MOMENT, {"bytes": 5}))
 
 

@@ -32,8 +32,6 @@ def test_steps_of_every_optimizer_are_counted(windows: Any) -> None:
     """Created later, or of a class of the user. A step that raises is not counted; the next successful one is."""
 
     class Mine(torch.optim.SGD):  # type: ignore[misc]
-        """A subclass that overrides step()."""
-
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
 

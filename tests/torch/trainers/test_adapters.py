@@ -5,6 +5,7 @@ import logging
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -114,22 +115,17 @@ def test_checkpoint_of_a_subclass_is_one_event(events: list[monitel.Event], tmp_
     assert 2 == [each.name for each in events].count("checkpoint.saved")
 
 
-def test_evaluation_that_raises_ends() -> None:
+@pytest.mark.parametrize("name", COUNTING)
+def test_evaluation_that_raises_ends(name: str) -> None:
     """The exception is raised unchanged, and the activity ends."""
-    for name in COUNTING:
-        truth, error = Truth(), RuntimeError("no more")
-
-        def fail(error: BaseException = error) -> None:
-            raise error
-
-        truth.evaluate = fail  # type: ignore[method-assign]
-        with pytest.raises(RuntimeError) as raised:
-            TRAINERS[name](truth)
-        assert raised.value is error
-        error.__traceback__ = None
-        book = ledger()
-        assert book.activities["evaluation"] > 0
-        assert "step" == activity()
+    truth, error = Truth(), RuntimeError("no more")
+    truth.evaluate = Mock(side_effect=error)  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError) as raised:
+        TRAINERS[name](truth)
+    assert raised.value is error
+    error.__traceback__ = None
+    assert ledger().activities["evaluation"] > 0
+    assert "step" == activity()
 
 
 @pytest.mark.parametrize("fused", [False, True])

@@ -32,7 +32,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def logged(events: list[Any]) -> list[tuple[int | None, dict[str, Any]]]:
-    """Return the step and the numbers of each ``run.log``."""
     return [(event.step, event.data) for event in events if event.name == "run.log"]
 
 

@@ -34,7 +34,6 @@ def stages(windows: Callable[..., Stages]) -> Stages:
 
 
 def sums(stages: dict[str, monitel.Window]) -> dict[str, float]:
-    """Return the seconds of each stage in all cycles."""
     return {name: window.mean * window.count for name, window in stages.items()}
 
 
