@@ -62,13 +62,7 @@ CONFIGURE = "import monitel_otlp, sys; monitel_otlp.configure()"
         # No hook is called with an exception, which is over when the run ends from CPython 3.13 on;
         # torch.multiprocessing.spawn() makes an exit status of it.
         ("spawn", "", CONFIGURE, "raise ValueError('broken')", "failed at step 1: ValueError: broken"),
-        (
-            "spawn",
-            "",
-            CONFIGURE,
-            "try: 1 / 0\n    except ArithmeticError: sys.exit(1)",
-            "failed at step 1: Zero",
-        ),
+        ("spawn", "", CONFIGURE, "try: 1 / 0\n    except ArithmeticError: sys.exit(1)", "failed at step 1: Zero"),
         ("spawn", "", CONFIGURE, "sys.exit(0)", "verdict unknown"),
         ("spawn", "", CONFIGURE, "raise KeyboardInterrupt", "interrupted"),
         ("fork", "import monitel", CONFIGURE, "raise KeyboardInterrupt", "interrupted"),

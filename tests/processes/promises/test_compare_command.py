@@ -4,16 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.processes.console.jobs import Console
-from tests.processes.promises.recorded_runs import (
-    END,
-    HOLD,
-    JOB,
-    compared,
-    environment,
-    held,
-    run_of,
-    truth,
-)
+from tests.processes.promises.recorded_runs import END, HOLD, JOB, compared, environment, held, run_of, truth
 from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, started, write_script

@@ -11,7 +11,7 @@ from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN, Ended, Run
 from tests.support.series import increase
-from tests.support.spools import last_line, spooled
+from tests.support.spools import files, last_line, spooled
 
 #: Ten closed windows, an open one, and an event.
 ALL = ([*range(1, 12)], ["checkpoint"])
@@ -25,28 +25,6 @@ def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
 def seconds_of_exit(ended: Ended) -> float:
     """Return the seconds from the last line of the script, which prints the time, to the end of the process."""
     return ended.at - float(ended.stdout)
-
-
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [
-        ("", 0),
-        ("sys.exit(3)\n", 3),
-        ("raise SystemExit('no data')\n", 1),
-        ("raise RuntimeError('out of memory')\n", 1),
-        ("raise KeyboardInterrupt\n", -2),
-    ],
-)
-def test_everything_is_delivered_however_the_script_ends(
-    receiver: Receiver, train: Run, tmp_path: Path, end: str, status: int
-) -> None:
-    """Open windows are closed and delivered, nothing stays on disk, and only Python's traceback is printed."""
-    ended = train(TRAIN + end, receiver.url, returncode=status)
-    assert ALL == arrived(receiver)
-    assert 55 == receiver.values("loss.sum")[-1]
-    assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr[ended.stderr.index("monitel: ") :]
-    assert [] == [*tmp_path.rglob("*.spool")]
-    assert ("Error" in end or "Interrupt" in end) == ended.stderr.count("Traceback")
 
 
 MANY = {
@@ -200,11 +178,20 @@ CODES = [
 
 
 @pytest.mark.parametrize(("end", "status", "expected"), CODES)
-def test_end_of_the_run_has_its_status(receiver: Receiver, train: Run, end: str, status: int, expected: str) -> None:
-    """The events ``run.started`` and ``run.ended`` enclose the others."""
-    script = CONFIGURE + "monitel.emit('event')\nmonitel.set_step(7)\n"
-    train(script + end, receiver.url, returncode=status, env={"MONITEL_RUN_EVENTS": "1"})
-    assert ["run.started", "event", "run.ended"] == receiver.record_names()
+def test_everything_is_delivered_and_the_run_has_its_status(  # noqa: PLR0917  fixtures and parameters
+    receiver: Receiver, train: Run, tmp_path: Path, end: str, status: int, expected: str
+) -> None:
+    """However it ends: open windows are closed, nothing stays on disk, and only Python's traceback is printed.
+
+    The events ``run.started`` and ``run.ended`` enclose the others.
+    """
+    script = TRAIN + "monitel.set_step(7)\n" + end
+    printed = train(script, receiver.url, returncode=status, env={"MONITEL_RUN_EVENTS": "1"}).stderr
+    assert ([*range(1, 12)], ["run.started", "checkpoint", "run.ended"]) == arrived(receiver)
+    assert (55, []) == (receiver.values("loss.sum")[-1], files(tmp_path))
+    line = last_line(printed)
+    assert (11, 3, None, None) == (line.windows, line.events, line.dropped, line.spooled)
+    assert ("raise" in end and "except" not in end) == printed.count("Traceback")
     began, ended = receiver.records("run.started")[0].attributes, receiver.records("run.ended")[0].attributes
     assert (expected, 7) == (ended["run.status"], ended["run.step"])
     assert 0 < ended["run.duration"] < DEADLINE

@@ -14,7 +14,7 @@ from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, READY, RECORD, Run, Terminate, needs_c
 from tests.support.series import increase
-from tests.support.spools import last_line, spooled
+from tests.support.spools import files, last_line, spooled
 
 #: Ten closed windows, an open one, and an event.
 ALL = ([*range(1, 12)], ["checkpoint"])
@@ -70,7 +70,7 @@ def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_p
     ended = terminate(BEGIN + where, receiver.url, signals=20)
     assert ALL == arrived(receiver)
     assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr
-    assert [] == [*tmp_path.rglob("*.spool")]
+    assert [] == files(tmp_path)
 
 
 @pytest.mark.timed
