@@ -21,14 +21,9 @@ def timed(
     calls: int | None = None,
     clock: Callable[[], float] = perf_counter,
 ) -> Contender:
-    """Make a contender of some code; garbage collection is off while it runs (timeit's doing).
+    """Make a contender of some code: one call, which is repeated, or with ``calls`` so many, once a round.
 
-    Args:
-        code: One call, which is repeated, the loop included; or, with ``calls``, code that makes so many and runs
-            once a round.
-        prepare: Gives the local names of ``code``, anew for each round; its own time does not count.
-        calls: How many calls ``code`` makes.
-        clock: Measures, in seconds: ``time.thread_time`` leaves out what other threads and processes do.
+    ``prepare`` returns its local names anew for each round, and is not measured; ``clock`` returns seconds.
     """
     setup = "names = prepare()\n" + "\n".join(f"{name} = names[{name!r}]" for name in prepare())
     timer = Timer(code, setup, clock, {"prepare": prepare})
@@ -41,11 +36,7 @@ def _loops_for(timer: Timer) -> int:
 
 
 def race(contenders: Mapping[str, Contender], rounds: int = 41) -> dict[str, list[float]]:
-    """Have each contender run once a round, in alternating order, after one round that does not count.
-
-    Returns:
-        The cost of one call, in ns, by contender and round.
-    """
+    """Run each contender once a round, in alternating order; return the ns of a call by contender and round."""
     costs: dict[str, list[float]] = {name: [] for name in contenders}
     for contender in contenders.values():
         contender()

@@ -49,14 +49,7 @@ class Row:
 def report(
     what: str, costs: Mapping[str, Sequence[float]], peers: Mapping[str, float | None], most: float | None = None
 ) -> None:
-    """Put a row for each peer, or one without a peer.
-
-    Args:
-        what: What was measured.
-        costs: What :func:`race.race` returned; monitel's own under ``"monitel"``.
-        peers: The contenders to compare with, and the budget for the ratio; one that did not run is not installed.
-        most: Budget for monitel's own cost, in ns.
-    """
+    """Put a row for each peer, with the budget for the ratio, or one without a peer; ``most`` is the budget in ns."""
     own = costs["monitel"]
     if not peers:
         Row(what, median(own), most=most).put()

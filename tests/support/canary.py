@@ -24,10 +24,7 @@ def new_canary() -> str:
 def assert_canary_unseen(canary: str, *channels: Any) -> None:
     """Assert that no channel shows a canary, or eight characters of it, in plain text, base64 or hexadecimal.
 
-    Args:
-        canary: The secret: letters and digits.
-        *channels: Text, bytes, log records, exceptions (with the exceptions they are chained to), files and folders,
-            or any other object: its repr, str and attributes are searched.
+    Channels are texts, bytes, log records, exceptions, files and folders, or any other object with its attributes.
     """
     forms = forms_of(canary)
     for channel in channels:

@@ -37,13 +37,7 @@ class GrpcAnswer(Answer):
 
 
 class GrpcReceiver(Inbox):
-    """A gRPC server on 127.0.0.1; use it as a context manager.
-
-    Args:
-        port: Port to listen on; 0 chooses a free one.
-        credentials: Server credentials for TLS, or None for plain text.
-        compression: Compression of the answers, or None.
-    """
+    """A gRPC server on 127.0.0.1, with TLS if it has credentials; use it as a context manager."""
 
     def __init__(
         self, port: int = 0, credentials: grpc.ServerCredentials | None = None, compression: Any = None
@@ -55,11 +49,8 @@ class GrpcReceiver(Inbox):
         handlers = [_handler(self, *names) for names in _SERVICES.items()]
         options = [("grpc.so_reuseport", 0)]
         self._server = grpc.server(self._pool, handlers, options=options, compression=compression)
-        address = f"127.0.0.1:{port}"
-        if credentials is None:
-            self.port = self._server.add_insecure_port(address)
-        else:
-            self.port = self._server.add_secure_port(address, credentials)
+        address, insecure = f"127.0.0.1:{port}", self._server.add_insecure_port
+        self.port = self._server.add_secure_port(address, credentials) if credentials else insecure(address)
         self._server.start()
 
     @property

@@ -36,21 +36,12 @@ def reserved_port() -> Iterator[int]:
 
 
 class Peer:
-    """A server with a thread for each connection; use it as a context manager.
-
-    Args:
-        behave: Called with the peer and each connection; the connection is closed when the function returns.
-
-    Attributes:
-        sent_bytes: Number of bytes that the kernel has accepted.
-        requests: Requests that ``read_request`` has read.
-        connections: Number of connections so far.
-    """
+    """A server with a thread for each connection, which calls ``behave``; use it as a context manager."""
 
     def __init__(self, behave: Behaviour) -> None:
-        self.sent_bytes = 0
+        self.sent_bytes = 0  # that the kernel has accepted
         self.connections = 0
-        self.requests: list[bytes] = []
+        self.requests: list[bytes] = []  # that read_request() has read
         self._behave = behave
         self.closing = Event()
         self._open: list[socket] = []

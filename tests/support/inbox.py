@@ -33,13 +33,12 @@ class Answer:
     body: bytes | None = None  # the encoded answer; None is the empty OTLP response of the signal
     delay: float = 0.0  # seconds before the answer
     # ``drop unread`` closes the connection before the body is read, ``drop unanswered`` after the data was accepted,
-    # ``drop in answer`` in the middle of the answer; ``hang`` never answers, and ``drip`` answers one byte at a time,
-    # too slowly for any deadline
-    fault: Literal["", "drop unread", "drop unanswered", "drop in answer", "hang", "drip"] = ""
+    # ``drop in answer`` in the middle of the answer; ``hang`` never answers
+    fault: Literal["", "drop unread", "drop unanswered", "drop in answer", "hang"] = ""
 
     @property
     def takes(self) -> bool:
-        return 200 <= self.status < 300 and self.fault not in {"drop unread", "hang", "drip"}
+        return 200 <= self.status < 300 and self.fault not in {"drop unread", "hang"}
 
 
 @dataclass(frozen=True)

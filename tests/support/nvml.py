@@ -16,11 +16,7 @@ class NVMLError(Exception):
 
 
 class FakeNvml:
-    """GPUs 0 to 3, with a part of GPU 0. A handle is a UUID.
-
-    Attributes:
-        failing: Functions that raise, by the function and the UUID, with the number of the error.
-    """
+    """GPUs 0 to 3, with a part of GPU 0. A handle is a UUID; ``failing`` has the errors, by function and UUID."""
 
     NVMLError = NVMLError
     NVML_ERROR_NOT_SUPPORTED = 3

@@ -35,11 +35,7 @@ def partial_success(signal: str, rejected: int, message: str) -> Answer:
 
 
 class Receiver(Inbox):
-    """An HTTP server on 127.0.0.1; use it as a context manager.
-
-    Args:
-        port: Port to listen on; 0 chooses a free one. The port of a closed receiver makes that backend come back.
-    """
+    """An HTTP server on 127.0.0.1; use it as a context manager. The port of a closed one makes that come back."""
 
     def __init__(self, port: int = 0) -> None:
         super().__init__()
@@ -112,19 +108,10 @@ class _Handler(BaseHTTPRequestHandler):
             receiver.closing.wait()
         elif answer.delay:
             receiver.closing.wait(answer.delay)
-        elif answer.fault == "drip":
-            self._drip()
-        if answer.fault in {"hang", "drip", "drop unread", "drop unanswered"}:
+        if answer.fault in {"hang", "drop unanswered"}:
             self.close_connection = True
         else:
             self._answer(signal, answer)
-
-    def _drip(self) -> None:
-        with suppress(OSError):  # the client closes the connection at its deadline
-            for byte in b"HTTP/1.1 200 OK\r\n" * 1000:
-                self.wfile.write(bytes([byte]))
-                if self.server.receiver.closing.wait(0.05):
-                    return
 
     def _read(self, signal: str) -> Request:
         body = self.rfile.read(int(self.headers["Content-Length"]))

@@ -64,13 +64,9 @@ class Ended:
 def start_python(
     folder: Path, arguments: Sequence[object], env: Mapping[str, str] | None = None, *, fresh: bool = False
 ) -> Process:
-    """Start Python with these arguments in a new session, with pipes of text.
+    """Start Python with these arguments and further variables in a new session, with pipes of text.
 
-    Args:
-        folder: Working directory.
-        arguments: Arguments of the interpreter.
-        env: Environment variables in addition to those of the tests.
-        fresh: In a new interpreter, rather than forked from a server that has imported foreign packages.
+    With ``fresh`` in a new interpreter, rather than forked from a server that has imported foreign packages.
     """
     words, environment = [*map(str, arguments)], {**os.environ, **(env or {})}
     if not fresh and can_fork(words, environment):

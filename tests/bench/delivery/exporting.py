@@ -1,7 +1,4 @@
-"""CPU time of the whole process for an event, until the backend answers, beside the plain OTel SDK.
-
-Both send to a server in another process that takes everything.
-"""
+"""CPU time of the whole process for an event, until a backend in another process answers, beside the OTel SDK."""
 
 import multiprocessing
 import tempfile

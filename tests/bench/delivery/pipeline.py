@@ -1,7 +1,4 @@
-"""Costs of the OTLP pipeline for the calling thread: an event, a number, and the add that closes a window.
-
-It records to a box in memory that outlives the process, as usual.
-"""
+"""Costs of the OTLP pipeline with a box for the calling thread: an event, a number, the add that closes a window."""
 
 import marshal
 import tempfile

@@ -1,8 +1,6 @@
-"""CPU time of ``monitel top``: 64 processes with 50 Stats each, and a refresh each two seconds.
+"""CPU time of ``monitel top`` in a terminal: 64 real processes with 50 Stats each, and a refresh each two seconds.
 
-The processes are real: each has a pipeline with a black box, makes two steps a second, and cuts once a second. Measured
-is the whole command in a terminal of 200 columns and 70 lines, by the system's account of its process. It depends on
-the load of the machine, because other processes displace the boxes from the caches.
+It depends on the load of the machine, because other processes displace the boxes from the caches.
 """
 
 import os

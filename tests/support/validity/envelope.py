@@ -24,12 +24,7 @@ class Scoped(NamedTuple):
 
 
 class Envelopes:
-    """Checks resources and scopes, and returns the records inside.
-
-    Args:
-        findings: Receives the violations.
-        distro: True if the sender is a distribution of the SDK, with resources and scopes as monitel-otlp writes them.
-    """
+    """Checks resources and scopes, with ``distro`` those of a distribution of the SDK; returns the records inside."""
 
     def __init__(self, findings: Findings, *, distro: bool = True) -> None:
         self._findings = findings

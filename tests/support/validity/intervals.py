@@ -30,11 +30,8 @@ class _Series:
 class Intervals:
     """Collects the points of all series, and checks each series at the end.
 
-    Args:
-        findings: Receives the violations.
-        apart: Points of monitel's series that differ are in different milliseconds, which Prometheus keeps.
-        undisturbed: Each point must arrive once, and the points of a series of monitel must ascend from request to
-            request. Several threads may collect with the reader of an application.
+    With ``apart``, points of monitel that differ are in different milliseconds, which Prometheus keeps; with
+    ``undisturbed`` each point must arrive once, and those of a series of monitel must ascend from request to request.
     """
 
     def __init__(self, findings: Findings, *, apart: bool = True, undisturbed: bool = True) -> None:

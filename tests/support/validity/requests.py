@@ -17,10 +17,8 @@ _SHOWN = 20
 def violations(requests: Iterable[tuple[str, Any]], *, distro: bool = True, undisturbed: bool = True) -> list[Finding]:
     """Return the violations in requests, each with its signal, in order of arrival.
 
-    Args:
-        requests: Signal and message of each request.
-        distro: True if resources and scopes must be as monitel-otlp writes them.
-        undisturbed: True if every request was accepted at once: then each point arrives once, and in order.
+    With ``distro``, resources and scopes must be as monitel-otlp writes them. ``undisturbed``: every request was
+    accepted at once, so each point arrives once, and in order.
     """
     findings = Findings()
     envelopes, names, intervals = (

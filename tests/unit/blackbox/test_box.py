@@ -3,12 +3,11 @@
 import errno
 import marshal
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from shutil import rmtree
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from tests.support.checks import wait_until, warnings_with
@@ -32,45 +31,39 @@ DEAD = "20260101T000000-1-1-000000"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
 
 
-@pytest.fixture
-def usual(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of boxes without a given one, which does not exist."""
-    shared = own_boxes / "shm"
-    shared.mkdir(mode=0o700, parents=True)
-    shared.chmod(0o1777)
-    monkeypatch.setattr(folder, "_SHARED_MEMORY", shared)
-    return shared / f"monitel-{os.geteuid()}"
-
-
 def no_room(*_arguments: object, **_options: object) -> None:
     raise OSError(errno.ENOSPC, "no space")
 
 
 @needs_root
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="needs a file system in memory")
-def test_default_folder_is_that_of_the_user_alone(usual: Path) -> None:
+def test_default_folder_is_that_of_the_user_alone(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no box if something unsafe is in its place, about which nothing is repaired."""
 
-    def refusal() -> str:
-        with pytest.raises(FolderError) as raised:
+    def assert_refused(words: str) -> None:
+        with pytest.raises(FolderError, match=words):
             open_root()
-        return str(raised.value)
 
+    own_boxes.mkdir(mode=0o700)
+    own_boxes.chmod(0o1777)
+    monkeypatch.setattr(folder, "_SHARED_MEMORY", own_boxes)
+    usual, target = own_boxes / f"monitel-{os.geteuid()}", own_boxes / "target"
     open_root().close()
     assert 0o700 == usual.stat().st_mode & 0o7777
     usual.chmod(0o770)
-    assert ("other users can write to" in refusal(), 0o770) == (True, usual.stat().st_mode & 0o7777)
+    assert_refused("other users can write to")
+    assert 0o770 == usual.stat().st_mode & 0o7777
     usual.chmod(0o700)
     os.chown(usual, 12345, 12345)
-    assert "belongs to another user" in refusal()
+    assert_refused("belongs to another user")
     usual.rmdir()
-    usual.with_name("target").mkdir(mode=0o700)
-    usual.symlink_to(usual.with_name("target"))
-    assert "is a symbolic link" in refusal()
-    assert [] == [*usual.with_name("target").iterdir()]
+    target.mkdir(mode=0o700)
+    usual.symlink_to(target)
+    assert_refused("is a symbolic link")
+    assert [] == [*target.iterdir()]
     usual.unlink()
-    usual.parent.chmod(0o777)
-    assert "other users can replace folders" in refusal()
+    own_boxes.chmod(0o777)
+    assert_refused("other users can replace folders")
 
 
 def boxes(root: Path) -> list[Path]:
@@ -172,10 +165,10 @@ def test_without_a_box_the_disk_has_the_position_after_each_request(
 
 
 def test_full_box_without_room_for_definitions_is_read_without_their_series(
-    make: Callable[..., Box], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    box: Box, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A warning is logged, and the definitions are written when there is room."""
-    box, plain, full = make(), Folder.write, list[bool]()
+    plain, full = Folder.write, list[bool]()
 
     def write(self: Folder, name: str, content: bytes, offset: int, *, flags: int = 0) -> None:
         if full and name == "names":
@@ -201,26 +194,23 @@ def test_full_box_without_room_for_definitions_is_read_without_their_series(
     assert 1 == len(warnings_with(caplog, "the box of", "no space"))
 
 
+def opened(own_boxes: Path, spool: Path) -> Box:
+    made = Box(spool, own_boxes, {}, mark="0123abcd")
+    made.open()
+    made.journals["logs"].append(EVENT, marshal.dumps("first", 2))
+    return made
+
+
 @pytest.fixture
-def make(own_boxes: Path, tmp_path: Path) -> Iterator[Callable[..., Box]]:
-    boxes = []
-
-    def make(**identity: Any) -> Box:
-        boxes.append(Box(tmp_path / "spool", own_boxes, identity, mark="0123abcd"))
-        boxes[-1].open()
-        boxes[-1].journals["logs"].append(EVENT, marshal.dumps("first", 2))
-        return boxes[-1]
-
-    yield make
-    for box in boxes:
-        box.close(10.0)
+def box(own_boxes: Path, tmp_path: Path) -> Iterator[Box]:
+    yield (made := opened(own_boxes, tmp_path / "spool"))
+    made.close(10.0)
 
 
 def test_source_that_fails_is_left_out_of_the_snapshot(
-    make: Callable[..., Box], own_boxes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    box: Box, own_boxes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Logged once; so is a part that is not a plain value, and a flush. The heartbeat goes on if a file stays, too."""
-    box = make()
     box.sources |= {"good": lambda: 1, "bad": lambda: 1 / 0, "odd": object}
     box.flushes.append(lambda: int("flush"))
     monkeypatch.setattr("monitel.blackbox.journal.Journal.truncate", no_room)
@@ -235,10 +225,9 @@ def test_source_that_fails_is_left_out_of_the_snapshot(
 
 
 def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(
-    make: Callable[..., Box], own_boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    box: Box, own_boxes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is it if the disk does not take what is left."""
-    box = make()
     (tmp_path / "spool").touch()
     monkeypatch.setattr(os, "posix_fallocate", no_room)
     assert not box.close(1.0)
@@ -259,11 +248,9 @@ def test_without_a_box_no_file_is_removed_before_the_totals_are_noted(tmp_path: 
     assert box.close(10.0)
 
 
-def test_full_box_is_no_problem_of_the_disk(
-    make: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_box_is_no_problem_of_the_disk(box: Box, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Settled files on the disk stay until the box has room for the totals, which are written before."""
-    box, plain = make(), Folder.open_file
+    plain = Folder.open_file
     box.tend_disk(0.0)
     (path,) = (tmp_path / "spool").glob("*/logs-*.log")
     box.journals["metrics"].fold = SimpleNamespace(plain=lambda: (0, "x" * 9_000))
@@ -288,23 +275,21 @@ def left(box: Box, own_boxes: Path) -> Path:
     return (own_boxes / box.name).rename(own_boxes / DEAD)
 
 
-def test_record_of_another_version_is_left_alone(
-    make: Callable[..., Box], own_boxes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_record_of_another_version_is_left_alone(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if its files have another content."""
     monkeypatch.setattr(process, "VERSION", 2)
-    box = make()
-    with closing(Folder.open(own_boxes / box.name)) as opened:
-        SlotFile(opened, "totals").write(marshal.dumps("other", 2))
+    box = opened(own_boxes, own_boxes)
+    assert box.folder is not None
+    SlotFile(box.folder, "totals").write(marshal.dumps("other", 2))
     path = left(box, own_boxes)
     with pytest.raises(FolderError, match="expected version 1 of the record, got 2"):
         claim(path)
     assert path.exists()
 
 
-def test_files_of_a_killed_collector_are_not_read(make: Callable[..., Box], own_boxes: Path) -> None:
+def test_files_of_a_killed_collector_are_not_read(box: Box, own_boxes: Path) -> None:
     """Last records that were not committed are replaced; those of a committed end are never appended again."""
-    path = left(make(), own_boxes)
+    path = left(box, own_boxes)
     (path / "metrics-000000000000001.end").write_bytes(b"half")
     dead = claim(path)
     assert (["first"], []) == tuple([each.value for each in dead.items(name)] for name in ("logs", "metrics"))
@@ -316,11 +301,9 @@ def test_files_of_a_killed_collector_are_not_read(make: Callable[..., Box], own_
     dead.close()
 
 
-def test_rest_of_a_record_that_was_being_removed_is_swept(
-    make: Callable[..., Box], own_boxes: Path, tmp_path: Path
-) -> None:
+def test_rest_of_a_record_that_was_being_removed_is_swept(box: Box, own_boxes: Path, tmp_path: Path) -> None:
     """A hidden folder, and a spool folder whose journals are delivered; neither a record nor the box of a process."""
-    box, path = make(), left(make(), own_boxes)
+    path = left(opened(own_boxes, tmp_path / "spool"), own_boxes)
     spools = [tmp_path / "spool" / f"{DEAD[:-1]}{digit}" for digit in "abc"]
     for spool in spools:
         spool.mkdir(mode=0o700, parents=True)
