@@ -42,9 +42,6 @@ class Loki:
         assert len(records) < _LIMIT
         return sorted(records, key=lambda record: record.time_ns)
 
-    def query(self, query: str) -> list[str]:
-        return [each["value"][1] for each in self.get("query", query=query)["result"]]
-
     def get(self, path: str, **parameters: object) -> Any:
         """Return the ``data`` of an answer; an error has Loki's own words."""
         return answer_of(f"{self.url}/loki/api/v1/{path}", parameters, _CATEGORIZE)["data"]

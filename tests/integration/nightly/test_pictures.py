@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,8 +37,9 @@ named("button", "Settings").click();
 def tensorboard(python: Python, tmp_path: Path) -> Iterator[str]:
     """The URL of a TensorBoard on three runs of the demo."""
     for hidden, seconds in RUNS.items():
-        arguments = ("--hidden", hidden, "--seconds", seconds, "--run-dir", f"runs/hidden-{hidden:03}")
-        python(ROOT / "docs" / "examples" / "train_char_model.py", *arguments)
+        arguments = ("--hidden", hidden, "--seconds", seconds)
+        variables = {**os.environ, "MONITEL_RUNS_DIR": "runs"}
+        python(ROOT / "docs" / "examples" / "train_char_model.py", *arguments, environment=variables)
     port = free_port()
     command = (sys.executable, "-m", "tensorboard.main", "--logdir", tmp_path / "runs", "--host", "127.0.0.1")
     url = f"http://127.0.0.1:{port}"
