@@ -169,15 +169,6 @@ def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: S
     assert pipeline.force_flush(DEADLINE)
 
 
-def test_nothing_is_sent_without_endpoint(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = start(endpoint=None)
-    record(pipeline)
-    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("span") as span:
-        assert span.get_span_context().is_valid
-    assert pipeline.force_flush(DEADLINE)
-    assert ([], []) == (receiver.requests, [each for each in caplog.records if each.name.startswith("opentelemetry.")])
-
-
 def test_exporter_that_cannot_be_made_is_one_warning(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -361,9 +361,8 @@ def test_extra_of_a_record_is_attributes(receiver: Receiver, start: Start, root:
     assert ("UnprintableError", "") == (third.attributes["exception.type"][-16:], third.attributes["exception.message"])
 
 
-@pytest.mark.parametrize("configure", ["dictConfig", "basicConfig"])
 def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
-    receiver: Receiver, start: Start, root: Any, monkeypatch: pytest.MonkeyPatch, configure: str
+    receiver: Receiver, start: Start, root: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler is put back at once, with one warning; monitel's loggers are enabled again."""
     others, enabled = [*root.handlers], [each for each in known_loggers() if not each.disabled]
@@ -376,10 +375,7 @@ def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
     monkeypatch.setattr(logger, "filters", [keep])
     pipeline = start(logging_level="WARNING")
     for _ in range(2):
-        if configure == "dictConfig":
-            logging.config.dictConfig({"version": 1, "root": {"level": "DEBUG", "handlers": []}})
-        else:
-            logging.basicConfig(force=True, handlers=[logging.NullHandler()])
+        logging.config.dictConfig({"version": 1, "root": {"level": "DEBUG", "handlers": []}})
         for each in others:
             root.addHandler(each)
         for each in enabled:  # those of the application are its own matter
@@ -428,6 +424,7 @@ def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start
 
 def test_records_of_the_delivery_are_excluded(receiver: Receiver, start: Start, root: Any) -> None:
     """Each request would cause records, and the pipeline would never end; a similar name is not excluded."""
+    start(logging_level=logging.DEBUG)  # the next one takes its handler's place
     pipeline = start(logging_level=logging.DEBUG)
     training.debug("once")
     for _ in range(3):
@@ -436,18 +433,5 @@ def test_records_of_the_delivery_are_excluded(receiver: Receiver, start: Start, 
         logging.getLogger(name).error("own")
     logging.getLogger("monitelling").debug("another's")
     pipeline.shutdown()
+    training.critical("late")
     assert ["once", "another's"] == [record.body for record in logged(receiver)]
-
-
-def test_logging_is_exported_on_request_and_until_the_end(receiver: Receiver, start: Start, root: Any) -> None:
-    """By default no handler is added; the end of a pipeline, and a second ``configure()``, remove it."""
-    handlers = [*root.handlers]
-    start()
-    training.critical("without a level")
-    assert handlers == root.handlers
-    start(logging_level="WARNING")
-    second = start(logging_level="WARNING")
-    training.warning("once")
-    assert second.shutdown()
-    training.warning("late")
-    assert (handlers, ["once"]) == (root.handlers, [record.body for record in receiver.records()])

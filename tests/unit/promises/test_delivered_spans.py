@@ -70,17 +70,6 @@ def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, cap
     assert 1 == len(warnings_with(caplog, "cannot be an attribute"))
 
 
-def test_ranges_are_spans_on_request_and_until_the_end(receiver: Receiver, start: Start) -> None:
-    """Not by default; after a second ``configure()`` only the second pipeline exports them."""
-    assert start().force_flush(DEADLINE)
-    work("by default")
-    first, second = start(spans=True), start(spans=True)
-    work("step")
-    assert second.shutdown()
-    work("late")
-    assert (["step"], {}) == ([span.name for span in receiver.spans()], first.dropped)
-
-
 def test_spans_nest_as_ranges_do(receiver: Receiver, start: Start) -> None:
     """Each outermost range starts a trace; threads and tasks have separate parents."""
     pipeline = start(spans=True)
@@ -150,15 +139,16 @@ def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: St
 
 
 def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Start) -> None:
-    """Their spans have ``monitel.unfinished``, so that a trace shows the range in which a job hung."""
-    pipeline = start(spans={"budget": 3})
+    """Their spans have ``monitel.unfinished``, so that a trace shows the range in which a job hung; later ones none."""
+    first, pipeline = start(spans=True), start(spans={"budget": 3})
     with record_function("step"):
         work("forward")
         with record_function("all_reduce"), record_function("folded"):
             assert pipeline.shutdown(DEADLINE)
+    work("late")
     assert {"step": "", "forward": "step", "all_reduce": "step", FOLDED: "step"} == receiver.parents()
     unfinished = {each.name for each in receiver.spans() if each.attributes.get("monitel.unfinished")}
-    assert {"step", "all_reduce"} == unfinished
+    assert ({"step", "all_reduce"}, {}) == (unfinished, first.dropped)
     assert ["folded"] == receiver.span(FOLDED).attributes["monitel.folded.names"]
 
 

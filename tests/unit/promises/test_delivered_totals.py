@@ -14,7 +14,7 @@ from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer, Point
 from tests.support.nvml import FakeNvml
 from tests.support.pipelines import Start
-from tests.support.producers import run_together, wait
+from tests.support.producers import wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
 from tests.support.spools import cat
@@ -162,26 +162,6 @@ def test_second_pipeline_continues_counters(receiver: Receiver, start: Start, te
     for metric in ("x", "y.wait.time"):
         zeros = len(receiver.start_points(metric))
         assert (70, temporality == CUMULATIVE) == (total(receiver, metric, temporality), zeros)
-
-
-def test_threads_lose_no_amount(receiver: Receiver, start: Start, temporality: int) -> None:
-    """The points of all exports add up to what four threads have added, while exports come in between."""
-    pipeline = start()
-    counters = [monitel.counter("x", attributes={"split": number}) for number in range(2)]
-    waiting = monitel.WaitCounter("y")
-
-    def run() -> None:
-        for number in range(1_000):
-            counters[number % 2].add(3)
-            with waiting.guard():
-                pass
-            if number % 100 == 0:
-                assert pipeline.force_flush(DEADLINE)
-
-    run_together(*[run] * 4)
-    assert pipeline.shutdown(DEADLINE)
-    assert [12_000, 4_000] == [total(receiver, metric, temporality) for metric in ("x", "y.wait.count")]
-    assert 0 == receiver.values("y.wait.active")[-1]
 
 
 def test_step_is_a_gauge(receiver: Receiver, start: Start) -> None:

@@ -108,18 +108,6 @@ def test_resource_describes_host_and_process_without_secrets(receiver: Receiver,
         assert detected.items() <= resource.items()
 
 
-def test_variable_overrides_what_is_detected(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also rank and run. Points have no rank, because the resource tells ranks apart."""
-    for name, value in {"RANK": "3", "SLURM_JOB_ID": "slurm"}.items():
-        monkeypatch.setenv(name, value)
-    assert {"training.run.id": "slurm", "training.rank": 3}.items() <= resource_of(receiver, start()).items()
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "training.run.id=run-7,training.rank=5")
-    pipeline = start()
-    monitel.log({"x": 0.5})
-    assert {"training.run.id": "run-7", "training.rank": "5"}.items() <= resource_of(receiver, pipeline).items()
-    assert [{}] == [point.attributes for point in receiver.points("x")]
-
-
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers_variables_become_attributes_of_rank_and_run(
     receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, launcher: str
