@@ -235,54 +235,39 @@ def test_distribution_is_collected_only_if_requested(
     stat.flush()
     window = events[0].window
     assert (None, None, {"mean": 1.0}) == (window.histogram, window.stddev, window.values())
-    for ask in (stat.quantile, window.quantile):
-        with pytest.raises(ValueError, match=r"'x' does not collect HISTOGRAM: add monitel\.HISTOGRAM to"):
-            ask(0.5)
-    with pytest.raises(ValueError, match=r"'x' does not collect STDDEV: add monitel\.STDDEV"):
-        window.value(monitel.STDDEV)
+    for ask, name in (
+        (lambda: stat.quantile(0.5), "HISTOGRAM"),
+        (lambda: window.quantile(0.5), "HISTOGRAM"),
+        (lambda: window.value(monitel.STDDEV), "STDDEV"),
+    ):
+        with pytest.raises(ValueError, match=rf"'x' does not collect {name}: add monitel\.{name} to"):
+            ask()
 
 
 def test_each_window_has_its_own_distribution(
     make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
-    """A window starts empty, with fine buckets; quantile() is of the last closed window, 0.0 before the first."""
+    """A window starts empty, with fine buckets; samples that are not finite are in none; a deviation is exact."""
     stat = make_stat("x", [monitel.HISTOGRAM, monitel.STDDEV])
-    assert 0.0 == stat.quantile(0.5)
-    every = ([1e-9, -4.0, 1e9], [2.0], [0.0, 3.0])
+    assert 0.0 == stat.quantile(0.5)  # of the last closed window
+    every = ([1e-9, -4.0, 1e9], [2.0], [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16], [1.0, math.nan, math.inf], [0.0, 3.0])
     for samples in every:
         for sample in samples:
             stat.add(sample)
         clock.advance(60)
     stat.flush()
-    histograms = [event.window.histogram for event in events]
+    windows = [event.window for event in events]
+    histograms = [window.histogram for window in windows]
     assert [Histogram.of(samples) for samples in every] == [Histogram(**vars_of(each)) for each in histograms]
-    assert [0.0, 1.5] == [event.window.stddev for event in events[1:]]
+    assert [0.0, pytest.approx(math.sqrt(22.5), rel=1e-12), 1.5] == [windows[each].stddev for each in (1, 2, 4)]
     assert histograms[0].scale + 1 < histograms[1].scale == 20
+    odd = windows[3]
+    assert (3, 1, 2, 1.0) == (odd.count, odd.histogram.count, odd.histogram.nonfinite, odd.quantile(1))
+    assert math.isnan(odd.stddev)
     assert (0.0, 3.0) == (stat.quantile(0.5), stat.quantile(1))
-    assert 3.0 == pytest.approx(stat.quantile(0.6), rel=histograms[2].relative_error)
+    assert 3.0 == pytest.approx(stat.quantile(0.6), rel=histograms[-1].relative_error)
     with pytest.raises(ValueError, match="q must be between 0 and 1"):
         stat.quantile(50)
-
-
-def test_samples_that_are_not_finite_are_in_no_bucket(make_stat: MakeStat, events: list[Any]) -> None:
-    """Such samples count in the window, whose mean and standard deviation are NaN; quantiles are of the others."""
-    stat = make_stat()
-    for sample in (1.0, math.nan, 3.0, math.inf):
-        stat.add(sample)
-    stat.flush()
-    window = events[0].window
-    assert (4, 2, 2, 4.0) == (window.count, window.histogram.count, window.histogram.nonfinite, window.histogram.sum)
-    assert (1.0, 3.0) == (window.quantile(0), window.quantile(1))
-    assert math.isnan(window.stddev)
-
-
-def test_standard_deviation_keeps_its_digits(make_stat: MakeStat, events: list[Any]) -> None:
-    """The deviation is exact where the samples are large and differ little, which a sum of squares is not."""
-    stat = make_stat()
-    for sample in (1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16):
-        stat.add(sample)
-    stat.flush()
-    assert math.sqrt(22.5) == pytest.approx(events[0].window.stddev, rel=1e-12)
 
 
 def test_window_has_the_steps_of_its_first_and_last_sample(
@@ -309,33 +294,24 @@ def test_window_has_the_steps_of_its_first_and_last_sample(
     assert expected[1:] == [(event.window.first_step, event.step) for event in events[1:]]
 
 
-def test_wall_clock_set_forward_moves_the_window(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """The wall time of a boundary is that of the clock at the close, minus the monotonic time since the boundary."""
-    stat = make_stat()
-    stat.add(1)
-    clock.set_wall_clock(1000)
-    clock.advance(70)
-    stat.add(2)
-    assert [(1000, 1060)] == times(events)
-
-
 def test_times_of_a_stat_only_rise(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """If the wall clock is set back, windows are short, do not overlap, and do not start before the Stat's creation."""
+    """A wall clock that is set forward moves the open window, one that is set back makes windows short."""
     clock.advance(60)
     stat = make_stat()
-    for _ in range(3):
-        clock.set_wall_clock(-1000)
+    for seconds in (-1000, -1000, -1000, 3000):
+        clock.set_wall_clock(seconds)
         stat.add(1)
         clock.advance(10)
         stat.flush()
-    clock.set_wall_clock(3000)
     stat.add(1)
-    clock.advance(10)
-    stat.flush()
+    clock.set_wall_clock(5000)
+    clock.advance(70)
+    stat.add(2)
     windows = [event.window for event in events]
-    assert [(60, 60), (60, 60), (60, 60), (60, 100)] == [(round(start), round(end)) for start, end in times(events)]
-    assert [True] * 4 == [window.start_ns < window.end_ns for window in windows]
-    assert [True] * 3 == [a.end_ns <= b.start_ns for a, b in pairwise(windows)]
+    short = [(60, 60), (60, 60), (60, 60), (60, 100)]
+    assert [*short, (5060, 5120)] == [(round(start), round(end)) for start, end in times(events)]
+    assert all(window.start_ns < window.end_ns for window in windows)
+    assert all(a.end_ns <= b.start_ns for a, b in pairwise(windows))
 
 
 def test_merged_window_has_the_samples_of_both(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
@@ -362,40 +338,14 @@ def test_merged_window_has_the_samples_of_both(make_stat: MakeStat, clock: Any, 
     assert (None, None, 3) == (without.histogram, without.stddev, without.count)
 
 
-def _seconds(stat: Any) -> tuple[float, ...]:
-    stat.flush()
-    return tuple(value for aggregation, value in stat.get().items() if aggregation.name in {"COUNT", "SUM"})
-
-
-def test_timer_adds_the_seconds_of_a_block(make_stat: MakeStat, clock: Any) -> None:
-    """Even if blocks nest, and even if the block raises."""
-    stat = make_stat()
-    with stat.time():
-        clock.advance(1.5)
-        with stat.time():
-            clock.advance(0.25)
-    assert (2.0, 2.0) == _seconds(stat)
-
-    def fail() -> None:
-        clock.advance(3)
-        raise KeyError
-
-    with pytest.raises(KeyError), stat.time():
-        fail()
-    assert (1.0, 3.0) == _seconds(stat)
-
-
-def test_timer_adds_the_seconds_of_each_call(make_stat: MakeStat, clock: Any) -> None:
-    """A decorated function keeps its name, and may be recursive; a coroutine is timed until it returns."""
+def test_timer_adds_the_seconds_of_a_block_or_a_call(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
+    """Even if blocks nest or raise; a function keeps its name, and a coroutine is timed until it returns."""
     stat = make_stat()
 
     @stat.time()  # type: ignore[untyped-decorator]
     def recursive(depth: int) -> int:
         clock.advance(2)
         return depth and recursive(depth - 1)
-
-    assert (0, "recursive") == (recursive(1), recursive.__name__)
-    assert (2.0, 6.0) == _seconds(stat)
 
     @stat.time()  # type: ignore[untyped-decorator]
     async def load(seconds: float, gate: asyncio.Event) -> float:
@@ -410,8 +360,22 @@ def test_timer_adds_the_seconds_of_each_call(make_stat: MakeStat, clock: Any) ->
         gate.set()
         return list(await asyncio.gather(*loads))
 
+    def fail() -> None:
+        with stat.time():
+            clock.advance(1.5)
+            with stat.time():
+                clock.advance(0.25)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    stat.flush()
+    assert (0, "recursive") == (recursive(1), recursive.__name__)
+    stat.flush()
     assert [1, 2] == asyncio.run(main())
-    assert (2.0, 1.0 + 3.0) == _seconds(stat)
+    stat.flush()
+    sums = [(event.window.count, event.window.sum) for event in events]
+    assert [(2, 0.25 + 1.75), (2, 2.0 + 4.0), (2, 1.0 + 3.0)] == sums
 
 
 @pytest.mark.parametrize("window_ms", [36, 120])
