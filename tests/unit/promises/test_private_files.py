@@ -5,7 +5,6 @@ import os
 import pickle
 import random
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -221,31 +220,28 @@ def test_damaged_files_never_stop_a_reader(remains: Remains, tmp_path: Path, rec
     assert not Path("exploded").exists()
 
 
-def test_damaged_box_is_set_aside_and_reported_once(remains: Remains, folder: Path, receiver: Receiver) -> None:
-    """The next reader does not stumble over it again, and other records are delivered meanwhile."""
-    path = remains.write(folder)
-    for each in path.iterdir():
-        each.write_bytes(b"\1" * 100)
-    first = command("replay", folder, "--endpoint", receiver.url)
-    assert (1, 1) == (first.status, first.errors.count(f"{path.name}'"))
-    assert "set aside" in first.errors
-    assert not path.exists()
-    remains.write(folder)
-    second = command("replay", folder, "--endpoint", receiver.url)
-    assert "set aside" not in second.errors
-    assert [*range(_EVENTS)] == [record.attributes["number"] for record in receiver.records("left")]
-
-
-def test_damaged_remains_do_not_disturb_the_next_job(
-    remains: Remains, own_boxes: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("by", ["command", "job"])
+def test_damaged_box_is_set_aside_and_reported_once(
+    *, remains: Remains, own_boxes: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture, by: str
 ) -> None:
-    """The job logs a warning that names the box, and its telemetry arrives as without it."""
+    """The next reader does not stumble over it again, and other telemetry is delivered meanwhile."""
     own_boxes.mkdir(mode=0o700, exist_ok=True)
     path = remains.write(own_boxes)
     for each in path.iterdir():
         each.write_bytes(b"\1" * 100)
-    pipeline = start()
-    wait_until(lambda: any(path.name in each.getMessage() for each in caplog.records), "a warning")
-    monitel.emit("event", at=time.time())
-    assert pipeline.force_flush(DEADLINE)
-    assert ["event"] == receiver.record_names()
+    if by == "command":
+        first = command("replay", own_boxes, "--endpoint", receiver.url)
+        assert (1, 1) == (first.status, first.errors.count(f"{path.name}'"))
+        assert "set aside" in first.errors
+    else:
+        pipeline = start()
+        wait_until(lambda: any(path.name in each.getMessage() for each in caplog.records), "a warning")
+        monitel.emit("left", number=-1)
+        assert pipeline.force_flush(DEADLINE)
+        pipeline.shutdown()
+    assert not path.exists()
+    remains.write(own_boxes)
+    second = command("replay", own_boxes, "--endpoint", receiver.url)
+    assert "set aside" not in second.errors
+    left = [*range(_EVENTS)] if by == "command" else [-1, *range(_EVENTS)]
+    assert left == [record.attributes["number"] for record in receiver.records("left")]

@@ -32,9 +32,11 @@ def names(events: Any) -> list[str]:
     return [each.trace_name for each in events]
 
 
-def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock) -> None:
-    """Times are microseconds since the start; self times are without the children."""
-    with profile() as prof:
+def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock, tmp_path: Path) -> None:
+    """Times are microseconds since the start; self times are without the children. Lists write traces and stacks."""
+    with pytest.warns(UserWarning, match="with_stack=True"):
+        prof = profile(with_stack=True)
+    with prof:
         clock.advance(1)
         for seconds in (1, 3):
             with record_function("a", "x"):
@@ -58,6 +60,22 @@ def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock) 
     rows = averages.table(sort_by="self_cpu_time_total", row_limit=1).splitlines()
     assert ["a", "66.67%", "4.000s", "100.00%", "6.000s", "3.000s", "2"] == rows[3].split()
     assert "Self CPU time total: 6.000s" == rows[-1]
+    prof.export_stacks(tmp_path / "stacks.txt")
+    assert "a 4000000\na;b 2000000\n" == (tmp_path / "stacks.txt").read_text()
+    chosen = profiler.EventList((each for each in prof.events() if each.name == "b"), use_device=None, with_flops=False)
+    lists: list[tuple[Any, list[Any]]] = [
+        (chosen, [("b", "X", 2e6, 1e6), ("b", "X", 6e6, 1e6)]),
+        (averages, [("a", "X", 0.0, 6e6), ("b", "X", 6e6, 2e6)]),  # one after the other
+        (profiler.EventList(), []),
+    ]
+    for each, expected in lists:
+        each.export_chrome_trace(tmp_path / "trace.json")
+        found = [(row["name"], row["ph"], row["ts"], row["dur"]) for row in read(tmp_path / "trace.json")]
+        assert expected == found
+    with profile() as other:
+        pass
+    with pytest.raises(AssertionError, match="requires with_stack=True"):
+        other.export_stacks(tmp_path / "none.txt")
 
 
 def test_profile_has_the_ranges_that_begin_while_it_records(clock: ManualClock) -> None:
@@ -92,19 +110,6 @@ def test_schedule_drives_cycles_and_their_callback(tmp_path: Path) -> None:
     assert {"ProfilerStep*": 4} == {each.key: each.count for each in prof.key_averages() if "Step" in each.key}
     paths = sorted((tmp_path / "log").glob("rank0.*.pt.trace.json.gz"))
     assert cycles == [[each["name"] for each in slices(read(path))] for path in paths]
-
-
-def test_only_the_last_cycle_is_kept_without_acc_events() -> None:
-    """A warning reports that earlier events are gone; leaving during the next warm-up keeps the last cycle."""
-    prof = profile(schedule=schedule(wait=0, warmup=1, active=1))
-    prof.start()
-    prof.step()
-    with pytest.warns(UserWarning, match="clears events"):
-        prof.step()
-    prof.step()
-    prof.step()
-    prof.stop()
-    assert ["ProfilerStep#3"] == names(prof.events())
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of wrong orders, and of cleared events
@@ -189,28 +194,6 @@ def test_garbage_collections_are_ranges_on_request() -> None:
     assert ("Python GC", "a") == (pause.name, pause.cpu_parent and pause.cpu_parent.name)
 
 
-def test_event_lists_write_traces(clock: ManualClock, tmp_path: Path) -> None:
-    """Lists of events, also those that a user makes, and of averages, one after the other; in torch's list format."""
-    path = tmp_path / "trace.json"
-    with profile() as prof:
-        for name in ('a "', "b", 'a "'):
-            clock.advance(1)
-            with record_function(name):
-                clock.advance(2)
-    events, found = prof.events(), list[Any]()
-    chosen = profiler.EventList((each for each in events if each.name == "b"), use_device=None, with_flops=False)
-    lists: list[Any] = [events, prof.key_averages(), chosen, profiler.EventList()]
-    for each in lists:
-        each.export_chrome_trace(path)
-        found.append([(row["name"], row["ph"], row["ts"], row["dur"]) for row in read(path)])
-    assert [
-        [('a "', "X", 1e6, 2e6), ("b", "X", 4e6, 2e6), ('a "', "X", 7e6, 2e6)],
-        [('a "', "X", 0.0, 4e6), ("b", "X", 4e6, 2e6)],
-        [("b", "X", 4e6, 2e6)],
-        [],
-    ] == found
-
-
 def test_trace_has_everything_about_the_ranges(clock: ManualClock, tmp_path: Path) -> None:
     """Names, times in microseconds, process, thread, args, step and metadata, in strict JSON."""
     set_step(7)
@@ -236,6 +219,25 @@ def test_trace_has_everything_about_the_ranges(clock: ManualClock, tmp_path: Pat
     assert (7, 1, "nan", "details") == (get_step(), a["args"]["n"], a["args"]["loss"], b["args"]["args"])
     assert [7, 7] == [each["args"]["step"] for each in (a, b)]
     assert ("an id", 'x"\\\n', {"lr": 0.1}) == (trace["trace_id"], trace["run"], trace["settings"])
+
+
+def test_wrong_orders_are_warnings_and_change_nothing() -> None:
+    """A second start or stop; and events of an earlier cycle are gone, unless ``acc_events`` keeps them."""
+    ready: list[Any] = []
+    prof = profile(schedule=schedule(wait=0, warmup=1, active=1), on_trace_ready=ready.append)
+    prof.start()
+    prof.step()
+    with record_function("a"), pytest.warns(UserWarning, match="already running"):
+        prof.start()
+    with pytest.warns(UserWarning, match="clears events"):
+        prof.step()
+    prof.step()
+    with record_function("b"):
+        pass
+    prof.stop()
+    with pytest.warns(UserWarning, match="not running"):
+        prof.stop()
+    assert (["ProfilerStep#3", "b"], [prof] * 2) == (names(prof.events()), ready)
 
 
 def test_range_that_outlives_its_parent_is_not_its_child(clock: ManualClock, tmp_path: Path) -> None:
@@ -306,22 +308,6 @@ def test_full_disk_does_not_stop_the_training(caplog: pytest.LogCaptureFixture) 
             prof.step()
     assert {"the trace was not written to /dev/full: [Errno 28] No space left on device"} == {*caplog.messages}
     assert 4 == prof.step_num
-
-
-def test_stacks_are_paths_of_ranges_with_their_own_times(clock: ManualClock, tmp_path: Path) -> None:
-    """``export_stacks`` writes ``outer;inner microseconds``, and needs ``with_stack``."""
-    with pytest.warns(UserWarning, match="with_stack=True"):
-        prof = profile(with_stack=True)
-    with prof, record_function("a b"):
-        clock.advance(1)
-        with record_function("inner"):
-            clock.advance(2)
-    prof.export_stacks(tmp_path / "stacks.txt")
-    assert "a_b 1000000\na_b;inner 2000000\n" == (tmp_path / "stacks.txt").read_text()
-    with profile() as other:
-        pass
-    with pytest.raises(AssertionError, match="requires with_stack=True"):
-        other.export_stacks(tmp_path / "none.txt")
 
 
 def test_execution_trace_is_a_graph_of_the_ranges_with_their_ids_in_the_traces(tmp_path: Path) -> None:
@@ -416,24 +402,6 @@ def test_what_needs_torch_is_refused_or_warned_about_once() -> None:
     assert (1, 2, 3) == tuple(tracker.increment_step(each) for each in ("a", "b", "b"))
     profiler._optimizer_post_hook(None, (), {})
     assert 4 == tracker.current_step()
-
-
-def test_start_twice_and_stop_twice() -> None:
-    """A second start or stop warns and changes nothing: no event is lost, no trace delivered twice."""
-    ready: list[Any] = []
-    prof = profile(on_trace_ready=ready.append)
-    prof.start()
-    with record_function("a"):
-        pass
-    with pytest.warns(UserWarning, match="already running"):
-        prof.start()
-    with record_function("b"):
-        pass
-    prof.stop()
-    with pytest.warns(UserWarning, match="not running"):
-        prof.stop()
-    assert ["a", "b"] == names(prof.events())
-    assert [prof] == ready
 
 
 def test_self_times_of_interleaved_tasks(clock: ManualClock) -> None:
