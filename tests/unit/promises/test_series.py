@@ -50,14 +50,20 @@ def test_default_limit_is_2000_series(receiver: Receiver, start: Start, caplog: 
         assert layer > 2000 or [] == warnings_with(caplog, OVERFLOW)
         close_window(layer, 1)
     assert pipeline.force_flush(DEADLINE)
-    assert {**dict.fromkeys(range(2000), 1), OVERFLOW: 10} == totals(receiver, "x.count")
+    expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
+    assert expected == totals(receiver, "x.count")
     assert 1 == len(warnings_with(caplog, OVERFLOW, "'x'", "2000"))
 
 
 def test_threads_that_add_a_series_together_share_it(receiver: Receiver, start: Start) -> None:
     """The last sets within the limit do not overflow."""
     pipeline = start(series_limit=40)
-    run_together(*[lambda: [close_window(layer, 1) for layer in range(40)]] * 4)
+
+    def record() -> None:
+        for layer in range(40):
+            close_window(layer, 1)
+
+    run_together(*[record] * 4)
     assert pipeline.force_flush(DEADLINE)
     assert dict.fromkeys(range(40), 4) == totals(receiver, "x.count")
 
