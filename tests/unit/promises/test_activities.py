@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import signal
-import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -17,16 +16,25 @@ from tests.support.inbox import DEADLINE
 from tests.support.twins import RunThreads
 
 import monitel
+from monitel.clock import since_boot_ns
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 
 MS = 1_000_000
 
 
+_now_ns = [0]
+
+
 def spend(milliseconds: int) -> None:
-    """Compute until so much time has passed by the ledger's clock."""
-    end = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + milliseconds * MS
-    while time.clock_gettime_ns(time.CLOCK_BOOTTIME) < end:
-        pass
+    _now_ns[0] += milliseconds * MS
+
+
+@pytest.fixture(autouse=True)
+def manual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let time pass only when a test spends it. By the clock of the system: tests/processes/ledger."""
+    _now_ns[0] = since_boot_ns()
+    monkeypatch.setattr(monitel.training.activities._activities, "_now", lambda: _now_ns[0])
+    monkeypatch.setattr("monitel.training.checkpoints.monotonic_ns", lambda: _now_ns[0])
 
 
 def ledger() -> monitel.Ledger:
@@ -37,30 +45,14 @@ def ledger() -> monitel.Ledger:
     return book
 
 
-class Spent:
-    def __init__(self) -> None:
-        self._begin_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        self._before = ledger()
-
-    def check(self, **milliseconds: int) -> None:
-        """Check that each activity has its milliseconds, and that no other one has any (of a name ``_`` is a dot).
-
-        A slow machine adds time to any of them, so the numbers are lower limits; the sum is exact.
-        """
-        book = ledger()
-        found = {name: ns - self._before.activities.get(name, 0) for name, ns in book.activities.items()}
-        changed = {name: ns for name, ns in found.items() if ns}
-        expected = {name.replace("_", "."): ms * MS for name, ms in milliseconds.items()}
-        assert expected.keys() == changed.keys()
-        assert all(changed[name] >= ns for name, ns in expected.items()), (expected, changed)
-        assert sum(changed.values()) <= time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._begin_ns
-
-
 @contextmanager
 def spent(**milliseconds: int) -> Iterator[None]:
-    measured = Spent()
+    """Check that each activity gets its milliseconds in the block, and no other one any (of a name ``_`` is a dot)."""
+    before = ledger().activities
     yield
-    measured.check(**milliseconds)
+    found = {name: ns - before.get(name, 0) for name, ns in ledger().activities.items()}
+    expected = {name.replace("_", "."): ms * MS for name, ms in milliseconds.items()}
+    assert expected == {name: ns for name, ns in found.items() if ns}
 
 
 def in_thread(function: Callable[[], object]) -> None:
@@ -134,7 +126,7 @@ def test_decorated_functions_count_each_call() -> None:
                 raise KeyError(depth)
             return depth and 1 + self.evaluate(depth - 1)
 
-    with spent(evaluation=5, step=0):
+    with spent(evaluation=5):
         assert 3 == Loop().evaluate(3)
         with pytest.raises(KeyError):
             Loop().evaluate(-1)
@@ -167,7 +159,7 @@ def test_decorated_generator_counts_while_it_runs() -> None:
         assert 7 == stream.send(7)
         with pytest.raises(StopIteration, match="end"):
             stream.throw(KeyError())
-    with spent(data=1, step=0):
+    with spent(data=1):
         stream = batches()
         next(stream)
         stream.close()
@@ -218,9 +210,9 @@ def test_tasks_and_generators_leave_in_any_order() -> None:
         with monitel.activity("data"):
             yield 1
 
-    with spent(a=1, b=4, step=0):
+    with spent(a=1, b=4):
         asyncio.run(both())
-    with spent(data=1, evaluation=4, step=0):
+    with spent(data=1, evaluation=4):
         generator = suspended()
         next(generator)
         spend(1)
@@ -278,7 +270,7 @@ def test_activities_of_other_threads_are_ignored_and_counted() -> None:
     with spent(step=1):
         in_thread(other)
     assert 2 == ledger().ignored
-    with spent(data=2, step=0):
+    with spent(data=2):
         shared.__enter__()
         in_thread(other)
         spend(1)
@@ -312,7 +304,7 @@ def test_watchdog_enters_for_the_training_thread() -> None:
     """Another thread may count time as ``stuck``, unless the training thread has gone on meanwhile."""
     monitel.set_step(1)
     made: list[Any] = []
-    with spent(data=2, stuck=3, step=0), monitel.activity("data"):
+    with spent(data=2, stuck=3), monitel.activity("data"):
         spend(2)
         changed_ns = monitel.training.activities.position()[2]
         in_thread(lambda: made.append(monitel.training.activities.enter_for_owner("stuck", changed_ns)))
@@ -347,7 +339,7 @@ def test_reads_add_up_at_every_moment(run_threads: RunThreads) -> None:
     try:
         while len(handled) < 50 or len(found[0]) < 50:
             with monitel.activity("evaluation"), monitel.activity("data"):
-                pass
+                spend(1)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
@@ -395,16 +387,16 @@ def test_checkpoint_is_an_activity_and_one_event(events: list[Any], tmp_path: Pa
     """The event has path, size, duration and the step at which it began; a checkpoint within another is part of it."""
     monitel.set_step(7)
     path = tmp_path / "last.pt"
-    with spent(checkpoint_save=3, step=0), Checkpoint(SAVE, path), Checkpoint(SAVE, "inner"):
+    with spent(checkpoint_save=3), Checkpoint(SAVE, path), Checkpoint(SAVE, "inner"):
         spend(3)
         path.write_bytes(b"x" * 1234)
         monitel.set_step(8)
-    with spent(checkpoint_load=1, step=0), Checkpoint(LOAD, path):
+    with spent(checkpoint_load=1), Checkpoint(LOAD, path):
         spend(1)
     saved, loaded = events
     assert ("checkpoint.saved", monitel.Severity.INFO, 7) == (saved.name, saved.severity, saved.step)
     assert ("checkpoint.loaded", 8) == (loaded.name, loaded.step)
-    assert 0.003 <= saved.data["checkpoint.duration"] <= ledger().activities["checkpoint.save"] / 1e9 + 0.001
+    assert [0.003, 0.001] == [event.data["checkpoint.duration"] for event in events]
     for event in events:
         assert {"checkpoint.path": str(path), "checkpoint.size": 1234}.items() <= event.data.items()
 
@@ -432,7 +424,7 @@ def test_checkpoint_in_the_background(events: list[Any]) -> None:
     in_thread(lambda: end(None))
     assert not end(None)
     (saved,) = events
-    assert 0.001 <= saved.data["checkpoint.blocked"] <= saved.data["checkpoint.duration"] - 0.003
+    assert (0.001, 0.004) == (saved.data["checkpoint.blocked"], saved.data["checkpoint.duration"])
 
 
 @pytest.mark.parametrize("error", [None, OSError("another rank is gone")])
