@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -58,12 +60,11 @@ def reading() -> Callable[[], int]:
     return (_injected or SYSTEM).monotonic_ns
 
 
-def since_boot_ns() -> int:
-    """Return nanoseconds since the system was started, suspended time included on Linux; never of a test's clock."""
-    try:
-        return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    except (AttributeError, OSError):  # WebAssembly has the name, but not the clock
-        return SYSTEM.monotonic_ns()
+#: Returns nanoseconds since the system was started, suspended time included on Linux; never of a test's clock.
+since_boot_ns: Callable[[], int] = SYSTEM.monotonic_ns
+with suppress(AttributeError, OSError):  # WebAssembly has the name, but not the clock
+    time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    since_boot_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 
 
 def local_datetime(unix_ns: int) -> datetime:
