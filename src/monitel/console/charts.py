@@ -75,7 +75,7 @@ def _percent(share: float) -> str:
 
 
 def chart(curves: Sequence[Curve], *, large: bool = False) -> Markup:
-    """Return a figure of the curves of one name; ``large`` for one as wide as the page."""
+    """Return a figure of the curves of one number; ``large`` for one as wide as the page."""
     shown, plot, notes = curves[:_LINES], "", ["no finite number was recorded"]
     lines = [_merged(each.points, _LARGE if large else min(_SMALL, _ALL // len(shown))) for each in shown]
     if any(lines):
@@ -87,16 +87,23 @@ def chart(curves: Sequence[Curve], *, large: bool = False) -> Markup:
     return tag("figure", _caption(curves), plot, note, class_="large" if large else "")
 
 
+def stem(name: str) -> str:
+    """Return the name that the values and the means of a number have in common."""
+    return name.removesuffix(".mean").removesuffix(".value")
+
+
 def _caption(curves: Sequence[Curve]) -> Markup:
     """Return the name, and the last value of each line."""
-    name, rows = tag("b", short(curves[0].name, _LONGEST_NAME)), list[Markup]()
+    common, names, rows = stem(curves[0].name), {each.name for each in curves}, list[Markup]()
+    title = tag("b", short(common if len(names) > 1 else curves[0].name, _LONGEST_NAME))
     for place, each in enumerate(curves[:_LINES]):
         value = tag("output", in_words(each.last, each.unit), class_="" if math.isfinite(each.last) else "bad")
         text = short(label(each.attributes), _LONGEST_NAME)
         if len(curves) == 1:
-            return tag("figcaption", name, tag("small", text), value)
-        rows.append(tag("li", tag("i", class_=f"c{place}"), tag("span", text or "without attributes"), value))
-    return tag("figcaption", name, tag("ul", *rows, class_="legend"))
+            return tag("figcaption", title, tag("small", text) if text else "", value)
+        name = short(each.name) if len(names) > 1 else "" if text else "without attributes"
+        rows.append(tag("li", tag("i", class_=f"c{place}"), tag("span", f"{name} {text}".strip()), value))
+    return tag("figcaption", title, tag("ul", *rows, class_="legend"))
 
 
 def _merged(points: Sequence[Point], most: int) -> Sequence[Point]:
@@ -240,8 +247,8 @@ class _Plot:
             yield tag("rect", tag("title", "\n".join(words)), x=x, width=width, height="100%", class_="reading")
 
     def _reading(self, place: int, point: Point) -> str:
-        several, attributes = len(self._curves) > 1, self._curves[place].attributes
-        name = f"{short(label(attributes), _LONGEST_LABEL)} " if several and attributes else ""
+        curve = self._curves[place]
+        name = f"{short(label(curve.attributes) or curve.name, _LONGEST_LABEL)} " if len(self._curves) > 1 else ""
         mean, least, largest = (in_words(each, self._unit) for each in point[1:])
         return f"{name}{mean}{f' ({least} to {largest})' if least != largest else ''}"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import monitel
 from monitel.console.advice import advice
 from monitel.console.autopsy import stack_lines
-from monitel.console.charts import bar, chart, colour, in_words, label
+from monitel.console.charts import bar, chart, colour, in_words, label, stem
 from monitel.console.lateness import STAGES
 from monitel.console.markup import Markup, short, tag
 from monitel.console.outcome import outcome
@@ -174,18 +174,18 @@ def _numbers(curves: Sequence[Curve], values: Sequence[Value]) -> Iterator[Marku
     """Yield the chart of the loss, those of other numbers, that of the step time, and the last values of the rest."""
     groups: dict[str, list[Curve]] = {}
     for each in curves:
-        groups.setdefault(each.name, []).append(each)
+        groups.setdefault(stem(each.name), []).append(each)
     last = [Value(each.name, each.attributes, each.unit, each.last, 0) for each in curves]
     loss = Run(RunTime(), values=RunValues(values=tuple(last))).loss
-    names = sorted(groups, key=lambda name: (loss is None or name != loss.name, name == STEP_TIME))  # stable
+    first = None if loss is None else stem(loss.name)
+    names = sorted(groups, key=lambda name: (name != first, name == STEP_TIME))  # stable
     if STEP_TIME in groups:
         names.insert(_CHARTS - 1, names.pop())
-    large = names[:1] if loss is not None else []
-    figures = _fitting((chart(groups[name], large=name in large) for name in names), _CHARTS, _OF_CHARTS)
+    figures = _fitting((chart(groups[name], large=name == first) for name in names), _CHARTS, _OF_CHARTS)
     if figures:
         yield tag("div", *figures, class_="charts")
-    drawn = {*names[: len(figures)]}
-    rest = {each.key: each for each in (*values, *last) if each.name not in drawn}
+    drawn = {(each.name, each.attributes) for name in names[: len(figures)] for each in groups[name]}
+    rest = {each.key: each for each in (*values, *last) if each.key not in drawn}
     rows = [
         (" ".join(filter(None, (each.name, label(each.attributes)))), in_words(each.value, each.unit))
         for each in rest.values()

@@ -218,6 +218,15 @@ def test_ticks_are_round_in_their_unit(unit: str, low: float, high: float, ticks
     assert ticks == [each for each in found.texts("text") if each not in {"step 1", "2"}]
 
 
+def test_values_and_means_of_a_number_share_a_chart() -> None:
+    found = shown(
+        curves=[curve("loss", 2.0, split="val"), curve("loss.mean", 3.0, split="train"), curve("a.mean", 4.0)]
+    )
+    assert ["lossloss split=val2loss.mean split=train3", "a.mean4"] == found.texts("figcaption")
+    assert ["large"] == found.values("class", of="figure")
+    assert "step 1\nsplit=val 2\nsplit=train 3" in found.texts("title")
+
+
 def test_number_that_is_not_finite_is_a_mark_with_a_word() -> None:
     found = shown(
         curves=[
