@@ -103,9 +103,8 @@ class Compilations(Source):
                 self._running -= 1
 
     def _latest(self) -> list[Any]:
-        """Return the latest compilations; none while the compiler is not loaded, which takes a second."""
-        if self._list is None and f"{COMPILER}.utils" in sys.modules:
-            self._list = find(f"{COMPILER}.utils", "get_compilation_metrics")
+        """Return the latest compilations; none until the compiler is loaded. An import would wait for that."""
+        self._list = self._list or getattr(sys.modules.get(f"{COMPILER}.utils"), "get_compilation_metrics", None)
         return [] if self._list is None else self._list()
 
     def _report(self, metrics: Any) -> None:
