@@ -2,11 +2,13 @@
 
 import gzip
 import io
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -339,3 +341,13 @@ def test_failed_asynchronous_save_is_an_error(events: list[monitel.Event], tmp_p
     assert ("checkpoint.failed", monitel.Severity.ERROR) == (event.name, event.severity)
     assert "torch.distributed.checkpoint.api.CheckpointException" == event.data["exception.type"]
     assert "No space left on device" in str(event.data["exception.message"])
+
+
+def test_compiler_that_is_being_imported_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its module is there, but not what it will have: another thread imports it for seconds."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", ModuleType("torch._dynamo.utils"))
+    with monitel.torch.instrument(sources="compilation"):
+        monitel.flush()
+    assert [] == caplog.messages
