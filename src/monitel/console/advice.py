@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from monitel.runs.history import RunTime
 
 _AUTOPSY = "monitel autopsy"  # of processes that run
-_MUCH = 10  # percent of the time, from which an overhead is worth a remedy
+_MUCH, _MUCH_NS = 10, 60 * 10**9  # percent of the time, and time, from which an overhead is worth a remedy
 _LOADER = "more workers for the loader, faster storage, or a copy on the local disk"
 _SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.checkpoint.async_save()"
 
@@ -60,9 +60,10 @@ def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
         return f"Look at what it was doing, below; {record} has its waits and its last events, too.", command
     if found.kind == "late-rank":
         return _BY_STAGE.get(found.stage, "Compare a profile of this rank with one of another rank."), ""
-    overhead = None if time is None else largest_overhead(parts_of(time.activities))
-    if found.kind == "healthy" and time and overhead and overhead.percent >= _MUCH and overhead.name in _REMEDIES:
-        return f"The steps are fine, but {sentences(time)[0]}: {_REMEDIES[overhead.name]}.", ""
+    if found.kind == "healthy" and time is not None and (overhead := largest_overhead(parts_of(time.activities))):
+        remedy = _REMEDIES.get(overhead.name)
+        if remedy and overhead.percent >= _MUCH and overhead.time_ns >= _MUCH_NS:
+            return f"The steps are fine, but {sentences(time)[0]}: {remedy}.", ""
     text, command = _BY_KIND[found.kind]
     if command != _AUTOPSY:
         return text, command
