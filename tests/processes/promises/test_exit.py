@@ -74,8 +74,9 @@ def test_each_window_that_is_open_at_the_end_is_recorded(
     receiver: Receiver, train: Run, tmp_path: Path, backend: str
 ) -> None:
     """There are 2,000 Stats, beside a handler that takes 10 ms for each of them, and samples on a device."""
-    script = with_patience(CONFIGURE + OPEN, SHORT)
-    ended = train(script, receiver.url if backend == "healthy" else "http://127.0.0.1:9", timeout=DEADLINE)
+    script = with_patience(CONFIGURE + OPEN + PRINT_TIME, SHORT)
+    ended = train(script, receiver.url if backend == "healthy" else "http://127.0.0.1:9")
+    assert seconds_of_exit(ended) < IN_TIME
     line = last_line(ended.stderr)
     assert ((2_000, None) if backend == "healthy" else (0, 2_000)) == (line.windows, line.spooled)
     assert (0, None) == (line.events, line.dropped)
@@ -199,11 +200,13 @@ def test_everything_is_delivered_and_the_run_has_its_status(  # noqa: PLR0917  f
     assert began["run.command"].endswith(f"train.py {receiver.url}")
 
 
+@pytest.mark.timed
 def test_handler_that_hangs_at_the_exit_loses_nothing_of_others(receiver: Receiver, train: Run) -> None:
     """The pipeline's own handler comes first; the process ends in time."""
     hang = "import threading\nmonitel.register_event_handler(lambda event: event.name == 'run.ended' and lock.wait())\n"
     script = CONFIGURE + "monitel.emit('event')\n" + hang + "lock = threading.Event()\n"
-    train(with_patience(script, SHORT), receiver.url, env={"MONITEL_RUN_EVENTS": "1"}, timeout=DEADLINE)
+    ended = train(with_patience(script + PRINT_TIME, SHORT), receiver.url, env={"MONITEL_RUN_EVENTS": "1"})
+    assert seconds_of_exit(ended) < IN_TIME
     assert ["run.started", "event", "run.ended"] == receiver.record_names()
 
 
