@@ -5,9 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from statistics import fmean, median
 from typing import Any
 
@@ -16,6 +14,7 @@ from tests.integration.conftest import ROOT
 from tests.integration.stack.boards import Board, board
 from tests.integration.stack.filling import Store, store
 from tests.support.checks import wait_until
+from tests.unit.promises.test_lateness import BASE, synchronous
 
 from monitel.console import lateness
 
@@ -44,63 +43,21 @@ pipeline.shutdown()
 """
 
 
-@dataclass(frozen=True)
-class KnownRank:
-    rank: int  # its number in the run
-    host: str  # the name of its host
-    group: str  # the ranks that it is compared with; "" for all ranks of the run
-    stages: Mapping[str, float]  # seconds per stage, equal in every cycle
-
-
 Values = Mapping[Any, float]  # by labels
-Times = dict[int, Mapping[str, float]]
+Times = dict[int, dict[str, float]]
 
-WORK = {"optimizer": 0.010, "other": 0.005, "data": 0.012, "forward": 0.030, "backward": 0.045}
-TIMES_THE_WORK = {"": 1, "first": 1, "second": 2}  # of each group
-
-
-def synchronous(ranks: Mapping[int, tuple[str, str]], late: Mapping[tuple[int, str], float]) -> list[KnownRank]:
-    """Return the ranks of a run in which all ranks wait for the last one in each step.
-
-    Args:
-        ranks: Host and group of each rank.
-        late: Seconds in addition to the work, by rank and stage.
-    """
-    random = Random(0)
-    work = {
-        rank: {
-            stage: TIMES_THE_WORK[group] * seconds * random.uniform(0.99, 1.01) + late.get((rank, stage), 0.0)
-            for stage, seconds in WORK.items()
-        }
-        for rank, (_, group) in ranks.items()
-    }
-    last = max(sum(stages.values()) for stages in work.values())
-    return [
-        KnownRank(
-            rank, *ranks[rank], {**stages, "sync": 0.004 * TIMES_THE_WORK[ranks[rank][1]] + last - sum(stages.values())}
-        )
-        for rank, stages in work.items()
-    ]
-
-
-RUNS = {
-    "late": synchronous(
-        {0: ("n0", ""), 1: ("n0", ""), 2: ("n1", ""), 3: ("n1", "")}, {(2, "data"): 0.030, (3, "backward"): 0.012}
-    ),
-    "pipeline": synchronous(
-        {0: ("n0", "first"), 1: ("n0", "first"), 2: ("n0", "first"), 3: ("n1", "second"), 4: ("n1", "second")},
-        {(3, "forward"): 0.020},
-    ),
-    "healthy": synchronous(dict.fromkeys(range(2), ("n0", "")), {}),
-    "alone": [KnownRank(0, "n0", "", WORK)],
+#: Seconds of the stages of each rank, equal in every cycle, by run and group: the ranks that are compared.
+TIMES: dict[tuple[str, str], Times] = {
+    ("late", ""): synchronous(4, {(2, "data"): 0.030, (3, "backward"): 0.012}),
+    ("pipeline", "first"): synchronous(3, {}),
+    ("pipeline", "second"): {
+        3 + rank: {stage: 2 * seconds for stage, seconds in stages.items()}
+        for rank, stages in synchronous(2, {(0, "forward"): 0.010}).items()
+    },
+    ("healthy", ""): synchronous(2, {}),
+    ("alone", ""): {0: BASE},
 }
-
-
-HOSTS = {(run, str(each.rank)): each.host for run, ranks in RUNS.items() for each in ranks}
-TIMES: dict[tuple[str, str], Times] = defaultdict(dict)
-for run, ranks in RUNS.items():
-    for each in ranks:
-        TIMES[run, each.group][each.rank] = each.stages
+HOSTS = {(run, str(rank)): f"n{rank // 2}" for (run, _), ranks in TIMES.items() for rank in ranks}
 COMPARED = {of: ranks for of, ranks in TIMES.items() if len(ranks) > 1}
 
 
@@ -178,8 +135,13 @@ def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """The board, opened while four runs train."""
     folder = tmp_path_factory.mktemp("ranks")
     with store(backends, folder) as prometheus, ExitStack() as stack:
-        for run, ranks in RUNS.items():
-            arguments = {each.rank: [json.dumps(each.stages), each.group, each.host] for each in ranks}
+        for run in dict.fromkeys(run for run, _ in TIMES):
+            groups = [(group, ranks) for (name, group), ranks in TIMES.items() if name == run]
+            arguments = {
+                rank: [json.dumps(stages), group, HOSTS[run, str(rank)]]
+                for group, ranks in groups
+                for rank, stages in ranks.items()
+            }
             stack.enter_context(prometheus.ranks(folder / run, run, JOB, arguments))
         wait_until(lambda: complete(prometheus), "the rules have not recorded all ranks")
         yield board("ranks", prometheus, "vision")
