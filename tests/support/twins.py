@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -168,12 +167,6 @@ def run_threads() -> RunThreads:
     return run_together
 
 
-@dataclass
-class Ended:
-    lines: list[str]
-    stderr: str
-
-
 _PRELUDE = """\
 import faulthandler, os, sys, threading, warnings
 
@@ -196,24 +189,17 @@ def within(seconds, function):  # where it may hang: SIGALRM ends the process
 """
 
 
-class RunScript:
-    """Runs scripts in separate processes, with a twin and a hard timeout; the fixture ``run_script`` is one."""
-
-    def __init__(self, folder: Path, twin: str) -> None:
-        self._path = folder / "script.py"  # a file, because a spawned process imports the main module again
-        self._run = Run(folder)
-        self._accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
-        self._environment = {_SWITCH: "1" if twin == "py" else "0"}
-
-    def __call__(self, source: str, *, returncode: int = 0) -> Ended:
-        self._path.write_text(_PRELUDE.format(accumulator=self._accumulator) + source, encoding="utf-8")
-        ended = self._run(self._path, env=self._environment, returncode=returncode, timeout=_DEADLINE)
-        return Ended(ended.stdout.splitlines(), ended.stderr)
-
-
 @pytest.fixture
-def run_script(twin: str, tmp_path: Path) -> RunScript:
-    return RunScript(tmp_path, twin)
+def run_script(twin: str, tmp_path: Path) -> Callable[[str], list[str]]:
+    """Return a function that runs a script with a twin in a separate process, and returns its lines."""
+    path = tmp_path / "script.py"  # a file, because a spawned process imports the main module again
+    accumulator = next(module for module, name in _ACCUMULATORS.items() if name == twin)
+
+    def run_script(source: str) -> list[str]:
+        path.write_text(_PRELUDE.format(accumulator=accumulator) + source, encoding="utf-8")
+        return Run(tmp_path)(path, env={_SWITCH: f"{twin == 'py':d}"}, timeout=_DEADLINE).stdout.splitlines()
+
+    return run_script
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """Windows of both twins at the exit and in forked children, without an exporter: samples count once."""
 
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-RunScript = Any
+RunScript = Callable[[str], list[str]]
 
 SAY = """
 main = os.getpid()
@@ -33,7 +33,7 @@ os.wait()
 say("parent", full.discarded)
 """
     child, parent = ["child {'full.sum': 30} 0", "child 2"], ["parent 1", "parent {'dropped.sum': 1} 0"]
-    assert ["parent {'full.sum': 3} 0", *child, *parent] == run_script(SAY + body).lines
+    assert ["parent {'full.sum': 3} 0", *child, *parent] == run_script(SAY + body)
 
 
 def test_waits_in_a_child_are_those_of_the_thread_that_forks(run_script: RunScript) -> None:
@@ -65,7 +65,7 @@ with wait.guard():
     os._exit(0)
 """)
     child, parent = ["of the child", "{'wait': 1}"], ["of the parent", "{'elsewhere': 1, 'wait': 2}"]
-    assert [*child, *parent] == ended.lines
+    assert [*child, *parent] == ended
 
 
 def test_child_that_a_handler_forks_logs_no_window_of_its_parent(run_script: RunScript) -> None:
@@ -77,7 +77,7 @@ for stat in stats:
 monitel.register_event_handler(lambda event: "a.sum" in event.data and os.fork() and os.wait())
 monitel.flush()
 """
-    assert ["parent {'a.sum': 1} 0", "parent {'b.sum': 1} 0"] == run_script(SAY + body).lines
+    assert ["parent {'a.sum': 1} 0", "parent {'b.sum': 1} 0"] == run_script(SAY + body)
 
 
 FORK_MEANWHILE = """
@@ -133,7 +133,7 @@ fork_meanwhile(add, in_child)
 """
     )
     child = ["child {'x.sum': 10} 0", "child {'x.sum': 20} 0", "child went on"]
-    assert [*child, "parent {'x.sum': 1} 0", "parent {'x.sum': 2} 0"] == ended.lines
+    assert [*child, "parent {'x.sum': 1} 0", "parent {'x.sum': 2} 0"] == ended
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -159,7 +159,7 @@ if __name__ == "__main__":
     child.join()
 """
     )
-    assert ["started {'x.sum': 1.0}"] == ended.lines
+    assert ["started {'x.sum': 1.0}"] == ended
 
 
 def test_sub_interpreters_are_refused(run_script: RunScript, twin: str) -> None:
@@ -185,5 +185,5 @@ interpreters.destroy(other)
 stat.add(4)
 """
     )
-    assert "ImportError" in ended.lines[0]
-    assert ["parent {'x.sum': 4} 0"] == ended.lines[-1:]
+    assert "ImportError" in ended[0]
+    assert ["parent {'x.sum': 4} 0"] == ended[-1:]
