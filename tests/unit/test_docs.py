@@ -25,7 +25,6 @@ def test_page_runs(page: Path, capsys: pytest.CaptureFixture[str], monkeypatch: 
 def test_block_of_a_readme_runs_alone(
     page: Path, line: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader pastes it into an empty program."""
     run_page(page, capsys, monkeypatch, only=line)
 
 
@@ -64,7 +63,6 @@ def modules() -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("group", modules())
 def test_docstring_examples_run(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples in the docstrings of the modules of a folder run."""
     adapted = group.rpartition(".")[2].partition("_")[0]
     with as_for_readers(monkeypatch):  # a framework sets variables when it is imported
         if group == "monitel.torch" or group.startswith("monitel.integrations."):

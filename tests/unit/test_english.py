@@ -75,7 +75,6 @@ def files() -> Iterator[Path]:
 
 
 def test_texts_are_plain_english() -> None:
-    """No file has a habit of the list."""
     found = [
         f"{path.relative_to(ROOT)}: {words!r} (write: {plain})"
         for path in files()

@@ -76,7 +76,6 @@ def test_page_has_every_argument_with_its_default_and_its_variable(function: str
 
 
 def test_page_has_every_variable_of_the_code() -> None:
-    """Each environment variable that the code names is on the page."""
     code = [path.read_text("utf-8") for root in SOURCES for path in root.rglob("*.py")]
     used = {name for each in code for name in VARIABLE.findall(each)}
     assert "OTEL_METRIC_EXPORT_INTERVAL" in used
@@ -84,7 +83,6 @@ def test_page_has_every_variable_of_the_code() -> None:
 
 
 def test_page_names_only_variables_that_exist() -> None:
-    """A variable of a removed argument is not documented."""
     pytest.importorskip("torch", reason="torch is not installed")
     choices = [import_module(module).CHOICES for module in CHOICES.values()]
     own = {name_of_variable(name) for each in choices for name in each}

@@ -147,9 +147,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
     assert 1 == len(warnings_with(caplog, "the box of", "it is full"))
 
 
-def test_without_a_box_the_disk_has_the_position_after_each_request(
-    start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_position_without_a_box_is_on_disk(start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what has arrived would be sent again after a kill. The disk thread does not wait for its next round."""
     monkeypatch.setattr("monitel_otlp.export.engine.SNAPSHOT_S", 3600.0)
     away = [True]
@@ -316,9 +314,7 @@ def test_rest_of_a_record_that_was_being_removed_is_swept(box: Box, own_boxes: P
     assert spools[:1] == [*(tmp_path / "spool").iterdir()]
 
 
-def test_folder_to_which_a_collector_has_moved_journals_meanwhile_is_not_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_with_new_journals_is_not_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another collector may do so between a look at the entries and the lock."""
     spool, lock = tmp_path / DEAD, Folder.lock
     spool.mkdir(mode=0o700)

@@ -124,9 +124,7 @@ def test_handlers_faster_than_a_file_record_in_anonymous_memory(box: Folder, mon
 # ---- room
 
 
-def test_fork_inside_the_making_of_a_segment_leaves_its_file_alone(
-    box: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fork_in_the_making_of_a_segment_leaves_its_file_alone(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A child, in which the journal is abandoned before its file is used, writes nothing into it."""
     made = new(box)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support.paths import ROOT
-from tests.unit.console.made_processes import alive
+from tests.unit.console.made_processes import START, S, alive
 from tests.unit.console.recorded import definition
 
 from monitel.blackbox.activity import Stage, Wait
@@ -24,10 +24,7 @@ from monitel.text import Screen, columns_of
 pytestmark = pytest.mark.usefixtures("utc")
 
 HOSTILE = "\x1b[31mevil\x07\r\n\u202e\x9b2J loss 损失函数"
-SECOND = 10**9
-#: 2026-01-02 03:04:05 UTC.
-START = 1_767_323_045 * SECOND
-NOW = START + 7_000 * SECOND
+NOW = START + 7_000 * S
 
 STACKS = """\
 Thread 0x00007f0000000001 [MainThread] (most recent call first):
@@ -46,7 +43,7 @@ def record_of(
 ) -> Record:
     """Return a record with open windows of the samples 1, 2, 3, 4, of which 2 is the last one, counters and items."""
     series = [definition(name, **attributes) for name in names]
-    numbers = (NOW, NOW + 60 * SECOND, 4, 10.0, 1.0, 4.0, 2.0, 0, 1100, 1200, None, None)
+    numbers = (NOW, NOW + 60 * S, 4, 10.0, 1.0, 4.0, 2.0, 0, 1100, 1200, None, None)
     windows = [(each + 1, encode(OpenWindow(each, 0, False, NOW, *numbers))) for each in range(len(series))]
     values: dict[str, Any] = {"counters": [(name, {}, total) for name, total in (counters or {}).items()]}
     snapshot = Snapshot(NOW, 1, windows, values)
@@ -68,18 +65,18 @@ def dead_process(**changes: Any) -> Process:
         "state": State.DEAD,
         "started_ns": START,
         "time_ns": NOW,
-        "seen_ns": START + 3_600 * SECOND,
+        "seen_ns": START + 3_600 * S,
         "death": "killed by SIGSEGV",
         "step": 1199,
-        "step_age_ns": 4 * SECOND,
+        "step_age_ns": 4 * S,
         "rate": 8.25,
         "activity": "data",
-        "activity_age_ns": 3 * SECOND,
-        "activities": {"data": 31_332_000_000, "startup": 800_000_000, "step": 3653 * SECOND},
-        "stage": Stage("forward", True, 2 * SECOND, 7),
-        "waits": (Wait("all_reduce", 41 * SECOND, 7),),
-        "ranges": (Wait("forward", 5 * SECOND), Wait("attention", SECOND)),
-        "events": [PastEvent(START + SECOND, 9, "epoch.start", {"epoch": 1, "rate": 0.5})],
+        "activity_age_ns": 3 * S,
+        "activities": {"data": 31_332_000_000, "startup": 800_000_000, "step": 3653 * S},
+        "stage": Stage("forward", True, 2 * S, 7),
+        "waits": (Wait("all_reduce", 41 * S, 7),),
+        "ranges": (Wait("forward", 5 * S), Wait("attention", S)),
+        "events": [PastEvent(START + S, 9, "epoch.start", {"epoch": 1, "rate": 0.5})],
         "stacks": 'Fatal\nThread 0x01 (most recent call first):\n  File "train.py", line 12 in <module>\n',
         "record": record_of(
             *("train.loss", "gradient.norm"),
@@ -135,7 +132,6 @@ def test_thread_that_crashed_comes_first() -> None:
 
 
 def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
-    """Without the threads of monitel."""
     shown = text(alive(1, stacks=STACKS))
     assert "state          alive\n" in shown
     assert "stacks now\nThread 0x00007f0000000001 [MainThread]" in shown
@@ -151,7 +147,7 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
         ({"state": State.ENDED, "death": f"{EXITED}there"}, "state          ended with exit code 0 there; last sign"),
         ({"state": State.ENDED, "death": "", "status": "completed"}, "state          ended: completed; last sign of"),
         ({"state": State.ENDED, "death": ""}, "state          ended; last sign of life at"),
-        ({"seen_ns": NOW + 60 * SECOND}, "ahead of the clock here"),
+        ({"seen_ns": NOW + 60 * S}, "ahead of the clock here"),
         ({"rate": 12345.6}, ", 12,346 steps/s"),
     ],
 )
@@ -164,8 +160,8 @@ def test_long_lists_are_cut_off() -> None:
     names = {kind: [f"{kind}{each:03}" for each in range(50)] for kind in ("stat", "counter", "wait", "range", "event")}
     found = dead_process(
         record=record_of(*names["stat"], counters=dict.fromkeys(names["counter"], 1.0)),
-        waits=tuple(Wait(each, SECOND) for each in names["wait"]),
-        ranges=tuple(Wait(each, SECOND) for each in names["range"]),
+        waits=tuple(Wait(each, S) for each in names["wait"]),
+        ranges=tuple(Wait(each, S) for each in names["range"]),
         events=[PastEvent(NOW, 9, each, {}) for each in names["event"]],
     )
     shown = text(found)
@@ -182,8 +178,8 @@ def hostile_process() -> Process:
         death=HOSTILE,
         activity=HOSTILE,
         stage=Stage(HOSTILE, True, 3),
-        waits=(Wait(HOSTILE * 9, SECOND),),
-        ranges=(Wait(HOSTILE, SECOND),),
+        waits=(Wait(HOSTILE * 9, S),),
+        ranges=(Wait(HOSTILE, S),),
         record=record_of(HOSTILE, counters={HOSTILE: math.inf}, **{HOSTILE: HOSTILE}),  # type: ignore[arg-type]
         events=[PastEvent(-1, 99, HOSTILE, {HOSTILE: [HOSTILE, math.nan]})],
         stacks=f"{HOSTILE}\n  File {HOSTILE}",
@@ -223,6 +219,6 @@ def test_findings_are_in_the_object() -> None:
 
 def test_every_field_is_documented() -> None:
     page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8")
-    found = report(alive(0, waits=(Wait("a", 2 * SECOND),)), alive(1))
+    found = report(alive(0, waits=(Wait("a", 2 * S),)), alive(1))
     fields = {*found, *found["processes"][0], *found["jobs"][0]}
     assert set() == {name for name in fields if f"`{name}`" not in page}

@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from tests.unit.console.made_processes import START, S
 
 from monitel.console.compare import comparison_as_json, comparison_lines, difference
 from monitel.console.runs import Run
@@ -14,9 +15,6 @@ from monitel.text import Screen, columns_of, to_json
 
 pytestmark = pytest.mark.usefixtures("utc")
 
-SECOND = 10**9
-START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
-
 
 def value(name: str, number: float, unit: str = "", total: str = "", **attributes: str) -> Value:
     return Value(name, tuple(attributes.items()), unit, number, START, total)
@@ -25,7 +23,7 @@ def value(name: str, number: float, unit: str = "", total: str = "", **attribute
 def made_run(
     name: str, seconds: dict[str, int], values: RunValues, *, steps: int, outcome: str = "completed", attempts: int = 1
 ) -> Run:
-    activities = {activity: each * SECOND for activity, each in seconds.items()}
+    activities = {activity: each * S for activity, each in seconds.items()}
     last_ns = START + sum(activities.values())
     run_time = RunTime(name, activities, attempts, last_ns, "completed", steps=steps, last_step=steps - 1)
     return Run(run_time, values=values, outcome=outcome)
@@ -60,7 +58,6 @@ def changed(run: Run, name: str, **values: object) -> Run:
 
 
 def test_two_runs_in_columns() -> None:
-    """Summary, time, last values and the settings that differ; percentages are differences from the first run."""
     expected = """\
                             run-7                run-8
 outcome                     completed            died

@@ -7,6 +7,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from tests.unit.console.made_processes import START, S
 from tests.unit.promises.program import Program
 
 from monitel.console.ledger import ledger_lines
@@ -17,14 +18,12 @@ from monitel.text import Screen, columns_of
 
 pytestmark = pytest.mark.usefixtures("utc")
 
-SECOND = 10**9
-START = 1_767_323_045 * SECOND  # 2026-01-02 03:04:05 UTC
-END = START + 7980 * SECOND
-NOW = END + 723 * SECOND
+END = START + 7980 * S
+NOW = END + 723 * S
 
 
 def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True) -> None:
-    activities = {name: round(each * SECOND) for name, each in seconds.items()}
+    activities = {name: round(each * S) for name, each in seconds.items()}
     attributes = {"training.run.id": run} if run else {}
     with closing(files.open_run(root, files.identify(attributes))) as folder:
         attempt = Attempt("one", activities, last_ns, status="completed" if ended else "")
@@ -34,8 +33,8 @@ def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END
 def test_table_in_a_narrow_terminal() -> None:
     """Text that does not fit is wrapped, cut, or left out from the right."""
     seconds = {"step": 30.0, "waiting for the object store": 60.0, "init": 9.6, "sync": 0.4}
-    activities = {name: round(each * SECOND) for name, each in seconds.items()}
-    run = RunTime("run\n7", activities, 1, START + 100 * SECOND)
+    activities = {name: round(each * S) for name, each in seconds.items()}
+    run = RunTime("run\n7", activities, 1, START + 100 * S)
     expected = """\
 run         run\\n7
 started     2026-01-02 03:04:05
@@ -59,7 +58,7 @@ for the object store\""""
 @pytest.mark.parametrize("width", [20, 21, 30, 40, 60])
 def test_table_fits_the_screen(width: int) -> None:
     """Bars go first, then the times; the names of the activities and their shares stay."""
-    activities = {"checkpoint.save": 3631 * SECOND, "step": 47 * SECOND}
+    activities = {"checkpoint.save": 3631 * S, "step": 47 * S}
     run = Run(RunTime("run-7", activities, 1, NOW), outcome="killed or hung")
     lines = ledger_lines(run, Screen(width), NOW)
     assert max(map(columns_of, lines)) <= width
@@ -70,7 +69,7 @@ def test_table_fits_the_screen(width: int) -> None:
 
 def test_bars_are_readable_in_any_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A character that stdout has not would be escaped, as six."""
-    run = Run(RunTime("run-7", {"step": SECOND}, 1, NOW))
+    run = Run(RunTime("run-7", {"step": S}, 1, NOW))
     for encoding, bar in (("utf-8", "█"), ("latin-1", "#")):
         monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO(), encoding))
         assert any(40 * bar in line for line in ledger_lines(run, Screen(), NOW))

@@ -59,9 +59,7 @@ def test_what_a_backend_has_is_not_shown_as_left(process: Recorded) -> None:
     assert [] == found.events
 
 
-def test_death_is_the_same_before_and_after_a_collector_has_ended_the_record(
-    process: Recorded, own_boxes: Path
-) -> None:
+def test_death_is_the_same_before_and_after_a_collector(process: Recorded, own_boxes: Path) -> None:
     """Then the box is read like a spool, in place or moved to the disk."""
     found = only(process.killed())
     assert [process.path, own_boxes / KILLED] == [*find_boxes(own_boxes).live, *find_boxes(own_boxes).dead]
@@ -163,7 +161,6 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
 
 
 def test_job_that_cannot_be_read_has_no_advice_about_steps(process: Recorded) -> None:
-    """The row has the reason."""
     path = process.killed()
     (path / "names").write_bytes(b"damaged")
     (job,) = Live([str(path)]).look().jobs

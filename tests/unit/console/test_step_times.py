@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.unit.console.made_processes import S
 
 from monitel.blackbox.context_page import COUNTERS, Context, counter_of
 from monitel.console.period import Looks
 from monitel.runs.process import Process
-
-SECOND = 10**9
 
 
 class Seen:
@@ -18,10 +17,10 @@ class Seen:
 
     def make(self, steps: int, seconds: float, *, every: float = 0.0) -> Seen:
         for number in range(steps):
-            self.now_ns += round(seconds * SECOND)
+            self.now_ns += round(seconds * S)
             self.step, self.step_ns = self.step + 1, self.now_ns
-            self.counts[counter_of(round(seconds * SECOND))] += 1
-            if self.now_ns - self._looked_ns >= every * SECOND or number == steps - 1:
+            self.counts[counter_of(round(seconds * S))] += 1
+            if self.now_ns - self._looked_ns >= every * S or number == steps - 1:
                 self.look()
         return self
 
@@ -31,7 +30,7 @@ class Seen:
         self.looks.add(Process(time_ns=self.now_ns), page)
 
     def rate(self, later_s: float = 0.0) -> float | None:
-        return self.looks.rate(Process(), self.now_ns + round(later_s * SECOND))
+        return self.looks.rate(Process(), self.now_ns + round(later_s * S))
 
     @property
     def times(self) -> tuple[float | None, float | None]:
@@ -50,7 +49,7 @@ def test_nothing_is_known_before_a_step_was_seen_to_end() -> None:
         seen.look(counts=False)
         assert (None, None, None) == (seen.rate(), *seen.times)
     for age_s, rate in ((0, 10.0), (0.9, 10.0), (5, 5.0), (11, 0.0)):
-        lives = Process(made=100, activities={"step": 10 * SECOND}, step_age_ns=round(age_s * SECOND))
+        lives = Process(made=100, activities={"step": 10 * S}, step_age_ns=round(age_s * S))
         assert rate == pytest.approx(seen.looks.rate(lives, 0))
 
 
@@ -78,7 +77,7 @@ def test_quantiles_need_steps() -> None:
     assert (near(0.1), None) == seen.make(99, 0.1).times
     assert (near(0.1), near(0.1)) == seen.make(1, 0.1).times
     seen = Seen()
-    seen.counts[counter_of(SECOND // 10)] = 10_000
+    seen.counts[counter_of(S // 10)] = 10_000
     seen.look()
     assert near(0.1) == seen.make(99, 0.5).times[0]
     assert near(0.5) == seen.make(1, 0.5).times[0]

@@ -35,7 +35,6 @@ def row(label: str, reports: list[Process]) -> str:
 
 
 def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
-    """The command delivers what its processes have left, after their reports."""
     ranks = [
         ended(rank, spool=f"{tmp_path}/{rank}", stored=True, accounts={"metrics": Account(9, 5, 4)})
         for rank in range(3)
@@ -113,7 +112,6 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 
 def test_control_characters_are_printed_as_escapes() -> None:
-    r"""Names, statuses and paths come from outside."""
     evil = "\x1b]0;x\x07\n"
     process = replace(
         late_ranks()[0],
@@ -244,7 +242,6 @@ def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
 
 
 def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(folder: Path) -> None:
-    """Delivered and lost items, and those in the spool of that pipeline."""
     (spool := folder / "first").mkdir()
     first = Account(110, delivered=70, on_disk=10, dropped={"queue_full": 30})
     for seen, path, account in ((1, spool, first), (2, folder / "second", Account(100, delivered=100))):

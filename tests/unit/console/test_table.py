@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.console.made_processes import alive
+from tests.unit.console.made_processes import START as NOW
+from tests.unit.console.made_processes import S, alive
 
 from monitel.blackbox.activity import Wait
 from monitel.blackbox.process import this_process
@@ -21,9 +22,6 @@ from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, PastEvent, Process, State
 from monitel.text import UNLIMITED, columns_of
 
-SECOND = 10**9
-#: 2026-01-02 03:04:05 UTC.
-NOW = 1_767_323_045 * SECOND
 JOB = JobName("", "llm", "run-7")
 HEALTHY = Verdict("healthy", "healthy: all 4 ranks make progress, 8.25 steps/s")
 
@@ -38,7 +36,7 @@ def dead_rank(number: int, **changes: Any) -> Process:
 
 
 def waiting_rank(number: int, key: str = "all_reduce", **changes: Any) -> Process:
-    return rank_of(number, waits=(Wait(key, 5 * SECOND),), **changes)
+    return rank_of(number, waits=(Wait(key, 5 * S),), **changes)
 
 
 def look_at(*ranks: Process, verdict: Verdict = HEALTHY) -> Look:

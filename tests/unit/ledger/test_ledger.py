@@ -170,9 +170,7 @@ def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
 @pytest.mark.parametrize(
     ("past", "lost", "expected"), [((100, 60, 20), 30, 40 / 110), ((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)]
 )
-def test_goodput_is_the_share_of_all_attempts(
-    ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float
-) -> None:
+def test_goodput_is_of_all_attempts(ledger: Ledger, past: tuple[int, int, int], lost: int, expected: float) -> None:
     """Between 0 and 1, even if the stored past contradicts the clock; the time between attempts is down."""
     time = training_counters
     time.continue_run(time.Past(*(each * SECOND for each in past)))

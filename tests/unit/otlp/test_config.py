@@ -132,9 +132,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"JOB_NAME": "train.sh", "JOB_ID": "31", "SGE_TASK_ID": "4"}, "31.4"),
     ],
 )
-def test_only_what_names_one_run_is_its_id(
-    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], run: str | None
-) -> None:
+def test_id_of_a_run_names_one_run(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], run: str | None) -> None:
     """The name of a job, a number of each cluster and torchrun's default are the same in independent runs."""
     launch(monkeypatch, variables)
     assert run == monitel_otlp.RankResourceDetector().detect().attributes.get("training.run.id")

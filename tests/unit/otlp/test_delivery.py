@@ -63,9 +63,7 @@ def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) 
     assert 900 == len(receiver.records("event"))
 
 
-def test_requests_of_the_pipeline_are_not_instrumented(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requests_are_not_instrumented(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests are sent with OpenTelemetry's suppression key, which instrumentation of HTTP libraries respects."""
     keys, send = set[Any](), HttpTransport.send
 
@@ -136,9 +134,7 @@ def test_request_that_the_exit_leaves_for_the_disk_is_not_sent(receiver: Receive
     assert 1 == pipeline.account()["logs"].on_disk
 
 
-def test_poisoned_window_is_the_only_one_lost(
-    receiver: Receiver, start: Start, clock: monitel.testing.ManualClock
-) -> None:
+def test_poisoned_window_is_the_only_one_lost(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """If the backend refuses NaN, the other windows of the request arrive, once, in order, and with right totals."""
     pipeline = start()
 

@@ -57,9 +57,7 @@ def pipeline(start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
     return start(export_interval=None)
 
 
-def test_requests_of_a_rank_with_a_window_a_minute(
-    pipeline: Pipeline, rounds: Rounds, receiver: Receiver, clock: ManualClock
-) -> None:
+def test_requests_in_ten_minutes(pipeline: Pipeline, rounds: Rounds, receiver: Receiver, clock: ManualClock) -> None:
     """Each minute takes a request with windows, one with the metrics of the process, and one with an event."""
     stats = [Stat("idle.loss", [COUNT, MEAN], 60.0, attributes={"layer": layer}) for layer in range(5)]
     steps = monitel.counter("idle.steps")
@@ -121,9 +119,7 @@ def test_wait_that_gets_long_is_sent_soon(rounds: Rounds, receiver: Receiver) ->
 
 
 @pytest.mark.parametrize("handler", ["raises before", "raises afterwards", "shuts down"])
-def test_window_is_recorded_once_if_a_signal_interrupts_it(
-    start: Start, monkeypatch: pytest.MonkeyPatch, handler: str
-) -> None:
+def test_interrupted_window_is_recorded_once(start: Start, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
     """Before the window is in the journal, as Ctrl-C does, or when it is there, and still open."""
     pipeline = start()
     assert pipeline.engine is not None

@@ -35,9 +35,7 @@ class Unprintable(Exception):  # noqa: N818  not a fault of this package
         raise ValueError("a fault of the application")
 
 
-def test_log_record_is_delivered_or_counted(
-    receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_log_record_arrives_or_is_counted(receiver: Receiver, start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     """A record without a time is dropped; one that cannot be formatted is sent, and reported as by any handler."""
     before = [*logging.getLogger().handlers]
     pipeline = start(logging_level="INFO")
@@ -61,7 +59,6 @@ def test_log_record_is_delivered_or_counted(
 
 
 def test_shutdown_with_any_timeout_keeps_queued_items(start: Start) -> None:
-    """A shutdown writes to disk even if its timeout is zero, negative or not a number."""
     for timeout in (math.inf, math.nan, 0, -1):
         pipeline = start(endpoint=None)
         for _ in range(10):
@@ -73,10 +70,7 @@ def test_shutdown_with_any_timeout_keeps_queued_items(start: Start) -> None:
 
 
 @pytest.mark.parametrize("phase", ["engine._call_application", "engine._collect", "engine.box._snapshot"])
-def test_exception_in_a_phase_of_the_exit_loses_nothing(
-    start: Start, monkeypatch: pytest.MonkeyPatch, phase: str
-) -> None:
-    """Everything is written to disk even if an earlier phase raises."""
+def test_exception_in_the_exit_loses_nothing(start: Start, monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
     pipeline = start(endpoint="http://127.0.0.1:9")
     for _ in range(10):
         monitel.emit("event")

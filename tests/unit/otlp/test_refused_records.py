@@ -82,9 +82,7 @@ def set_aside(folder: str | PathLike[str]) -> set[int]:
 @pytest.mark.parametrize(
     ("wrapping", "bad"), [("{}", {3: "behind", 40: "behind"}), (COLLECTOR, {3: "old", 4: "behind", 30: "old"})]
 )
-def test_stored_records_are_not_counted_as_dropped(
-    receiver: Receiver, start: Start, wrapping: str, bad: dict[int, str]
-) -> None:
+def test_stored_records_are_delivered(receiver: Receiver, start: Start, wrapping: str, bad: dict[int, str]) -> None:
     """Only the refused records are dropped, and they are found by halving; the others count as delivered, once."""
     loki = Loki(wrapping)
     receiver.rule(loki)

@@ -94,8 +94,6 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
 def test_encrypted_attempt_ends(
     tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, through_proxy: bool
 ) -> None:
-    """TLS may be direct, or in the tunnel of a proxy."""
-
     def encrypted(peer: Peer, outer: socket.socket) -> None:
         if through_proxy:
             head = peer.read_request(outer)
@@ -115,7 +113,6 @@ def test_encrypted_attempt_ends(
 
 
 def test_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request is kept until the variable is changed."""
     monkeypatch.setenv("HTTPS_PROXY", "https://192.0.2.2:3128")
     answer = attempt(transport("https://192.0.2.1:4318"))
     assert Consequence.REFUSED is answer.consequence
@@ -124,8 +121,6 @@ def test_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_stale_connection_is_replaced_without_a_failed_attempt() -> None:
-    """The peer closes each connection after two answers."""
-
     def behave(peer: Peer, connection: socket.socket) -> None:
         for _ in range(2):
             peer.read_request(connection)
@@ -183,7 +178,6 @@ def test_answer_before_the_request_is_read_counts() -> None:
 
 
 def test_retry_after_is_parsed() -> None:
-    """The value may be a number of seconds or a date."""
     soon = datetime.now(timezone.utc) + timedelta(seconds=100)
     assert (7.5, 0.0, None, None) == tuple(map(parse_retry_after, ["7.5", "-1", "nan", None]))
     assert 90 < (parse_retry_after(format_datetime(soon, usegmt=True)) or 0) <= 100
@@ -191,7 +185,6 @@ def test_retry_after_is_parsed() -> None:
 
 @pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate], ids=str)
 def test_compressed_answer_over_grpc_is_parsed(compression: grpc.Compression) -> None:
-    """A partial success in a compressed answer counts."""
     with GrpcReceiver(compression=compression) as receiver:
         receiver.answer("logs", partial_success("logs", 3, "attribute too long" * 20))
         answer = attempt(transport(receiver.url, "grpc"))

@@ -76,7 +76,6 @@ operations = st.lists(
 def test_same_windows_as_with_known_values(
     both_twins: dict[str, ModuleType], done: list[Any], max_samples: int
 ) -> None:
-    """Any operations give the same windows as if all values had been known immediately."""
     for monitel in both_twins.values():
         with monitel.testing.ManualClock() as clock, monitel.testing.capture_events() as events:
             compare(monitel, clock, events, done, max_samples)

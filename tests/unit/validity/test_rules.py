@@ -28,7 +28,6 @@ def test_each_broken_rule_is_reported() -> None:
 
 
 def test_report_has_the_path_and_the_value() -> None:
-    """The message names the series and both values."""
     sample = Sample()
     sample.point("loss.count").as_int = 0
     with pytest.raises(AssertionError, match=r"sent: 1\n.*falls without a new start: loss.count: 1 to 0"):
@@ -63,9 +62,7 @@ def test_bucket_that_falls_is_reported() -> None:
 _EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
 
 
-def test_every_accepted_request_is_checked(
-    receiver: Receiver, grpc_receiver: Any, request: pytest.FixtureRequest
-) -> None:
+def test_accepted_requests_are_checked(receiver: Receiver, grpc_receiver: Any, request: pytest.FixtureRequest) -> None:
     """An invalid request is found whether it came over HTTP or gRPC; a refused one is not checked."""
     import grpc
 

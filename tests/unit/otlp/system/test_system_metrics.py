@@ -57,9 +57,7 @@ def test_metrics_are_the_documented_ones(receiver: Receiver, start: Start) -> No
             assert states <= words[point.metric]
 
 
-def test_one_process_per_host_reports_the_host(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_process_reports_the_host(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight ranks would report the same values eight times. The variable is the default of the argument."""
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("MONITEL_SYSTEM", "true")
@@ -102,9 +100,7 @@ def test_failure_is_one_warning(
     assert (1, 1) == (len(receiver.records("epoch")), len(warnings_with(caplog, warning)))
 
 
-def test_instrumentor_of_the_application_is_not_changed(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_applications_instrumentor_is_kept(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """The instrumentor is a singleton. Its configuration and its metrics stay those of the application."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
