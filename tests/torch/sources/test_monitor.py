@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from tests.support.receiver import Receiver
-from tests.support.scripts import Run
 
 import monitel
 import monitel.torch
@@ -92,32 +91,6 @@ def test_instrument_forwards_events_within_seconds() -> None:
             torch.monitor.log_event(torch.monitor.Event("last", MOMENT, {}))
         torch.monitor.log_event(torch.monitor.Event("later", MOMENT, {}))
     assert ["last"] == [event.name for event in events]
-
-
-FORK = """\
-import os, sys
-from datetime import datetime
-import monitel.torch
-from torch import monitor
-
-def report(event):
-    os.write(1, f"{event.name} {os.getpid() == main}\\n".encode())
-
-main = os.getpid()
-monitel.register_event_handler(report)
-monitel.torch.instrument()
-monitor.log_event(monitor.Event("before", datetime.now(), {}))
-child = os.fork()
-if not child:
-    monitor.log_event(monitor.Event("after", datetime.now(), {}))
-    sys.exit()
-os.waitpid(child, 0)
-"""
-
-
-def test_forked_child_logs_only_its_events(run: Run) -> None:
-    """The parent logs the events queued before the fork, at its exit, where a handler of torch would crash it."""
-    assert ["after False", "before True"] == sorted(run("-c", FORK).stdout.splitlines())
 
 
 def test_replace_puts_monitel_into_torch_monitor(only_flushes_poll: None) -> None:

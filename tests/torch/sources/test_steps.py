@@ -2,7 +2,6 @@
 
 import _thread
 import logging
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -156,23 +155,6 @@ def test_thread_of_autograd_does_not_become_the_training_thread(foreign: bool) -
         with monitel.activity("evaluation"):
             book = ledger()
     assert (("evaluation", 0) if foreign else ("step", 1)) == (book.current, book.ignored)
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_forked_child_counts_its_own_steps(windows: Any) -> None:
-    """Neither durations nor counts continue there."""
-    own = sgd()
-    end = windows()
-    for _ in range(2):
-        own.step()
-    child = os.fork()
-    if not child:
-        for _ in range(3):
-            own.step()
-        duration = end()["training.step.duration"]
-        os._exit(0 if (3, 2) == (total("steps"), duration.count) else 1)
-    assert 0 == os.waitpid(child, 0)[1]
-    assert (2, 1) == (total("steps"), end()["training.step.duration"].count)
 
 
 class Trained:
