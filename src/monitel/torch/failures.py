@@ -40,16 +40,16 @@ class Failures(Source):
     """Logs exceptions that end the process, a thread or a cell, failed allocations, and failed collectives."""
 
     def install(self) -> None:
-        # Its only handler is a NullHandler, so the records are otherwise discarded.
         self._logger: logging.Logger = find("torch.distributed.c10d_logger", "_c10d_logger")
         self._handler = _CollectiveHandler()
-        self._logger.addHandler(self._handler)
         self.hook(Patch(sys, "excepthook", _excepthook))
         self.hook(Patch(threading, "excepthook", _excepthook_in_thread))
         get_shell = getattr(sys.modules.get("IPython"), "get_ipython", None)  # not imported: only a notebook has it
         self._shell = None if get_shell is None else get_shell()
         if self._shell is not None:
             self._shell.events.register(_CELL_RUN, _after_cell)
+        # Its only handler is a NullHandler, so the records are otherwise discarded. After this nothing raises.
+        self._logger.addHandler(self._handler)
         _observe_allocations()
 
     def remove(self) -> None:

@@ -328,11 +328,14 @@ def test_source_that_fails_leaves_nothing(work: Work, monkeypatch: pytest.Monkey
     failing = ModuleType("IPython")
     failing.get_ipython = lambda: 1 / 0  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "IPython", failing)
+    with monitel.torch.instrument(sources="-failures"):
+        pass
+    before = snapshot()
     with pytest.raises(ZeroDivisionError):
         monitel.torch.instrument()
+    assert [] == changed(before, snapshot())
     train(work, 2)
     assert monitel.get_step() is None
-    assert [] == [each for each in threading.enumerate() if each.name == "monitel-torch"]
 
 
 @pytest.mark.usefixtures("unraisable")
