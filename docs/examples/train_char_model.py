@@ -1,7 +1,7 @@
 """Train a small character model on Python's own source text, and record the run. ``make demo`` starts it.
 
 The model and its data are in char_model.py; here are the training loop and its telemetry: Stats, numbers, counters,
-activities, events and a wait counter. They are in the report and the TensorBoard files of the run, and go by OTLP to
+activities, events and a wait counter. They are in the report and the TensorBoard files of the run, and are sent to
 OTEL_EXPORTER_OTLP_ENDPOINT, or to a spool on disk while that is not set. ``--profile 10`` adds a trace of ten steps
 around the end of the first epoch. Ctrl-C ends the run early, with everything written.
 """

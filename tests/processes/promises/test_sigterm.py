@@ -369,7 +369,7 @@ CHILDREN: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
 
 @pytest.mark.parametrize("child", CHILDREN)
 def test_signal_of_a_forked_child_is_its_own(receiver: Receiver, terminate: Terminate, child: str) -> None:
-    """It ends as without monitel, or after its own delivery; the parent goes on."""
+    """The child ends as without monitel, or after its own delivery; the parent goes on."""
     begin, words, status, names = CHILDREN[child]
     ended = terminate(begin + CHILD.format(**words) + PAUSE, receiver.url, status=status)
     assert (ALL[0], names) == (receiver.values("loss.count"), sorted(receiver.record_names()))

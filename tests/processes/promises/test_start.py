@@ -51,7 +51,7 @@ def curves(number: int = 1) -> dict[str, float]:
 
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
 def test_one_call_is_enough(train: Run, before: str) -> None:
-    """It records, makes a folder for its owner, and prints the path of the report at the end."""
+    """The call records, makes a folder for its owner, and prints the path of the report at the end."""
     ended = train(before + TRAIN)
     assert ended.stderr.endswith(f"monitel: report: {folder() / 'report.html'}\n"), ended.stderr
     assert (0o700, 0o600) == tuple(stat.S_IMODE(each.stat().st_mode) for each in (folder(), folder() / "report.html"))

@@ -186,7 +186,7 @@ def damages(content: bytes, rng: random.Random) -> Iterator[bytes | None]:
 @pytest.mark.invalid_output("one record is replayed once for each damage", "series.order", "series.duplicate")
 @pytest.mark.parametrize("box", [True, False], ids=["box", "spool"])
 def test_damaged_files_never_stop_a_reader(remains: Remains, tmp_path: Path, receiver: Receiver, box: bool) -> None:
-    """What arrives was recorded, each thing once; a loss is reported, and nothing is unpickled."""
+    """Everything that arrives was recorded, once; a loss is reported, and nothing is unpickled."""
     rng = random.Random(_SEED)
     files = remains.box if box else remains.spool
     arrived = []

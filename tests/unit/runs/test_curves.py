@@ -58,7 +58,7 @@ def test_long_curve_has_few_points_with_all_numbers() -> None:
     ],
 )
 def test_steps_of_points(numbers: list[tuple[int | None, float]], expected: list[int]) -> None:
-    """They are in order; what a resumed run makes again replaces what there was; only finite numbers have points."""
+    """In order; what a resumed run makes again replaces what there was; only finite numbers have points."""
     assert expected == steps(curve(*numbers))
 
 
@@ -86,7 +86,7 @@ def test_next_attempt_goes_on() -> None:
 
 
 def test_time_of_steps() -> None:
-    """It is the mean of the steps between two looks; a look without a step gives none."""
+    """A step time is the mean of the steps between two looks; a look without a step gives none."""
     curves = Curves()
     for made, spent_s in ((10, 1), (20, 2), (20, 9), (30, 11)):
         curves.note_steps(made, spent_s * 10**9, made)
