@@ -20,8 +20,6 @@ from monitel.clock import since_boot_ns
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 
 MS = 1_000_000
-
-
 _now_ns = [0]
 
 

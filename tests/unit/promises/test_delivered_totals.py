@@ -239,10 +239,7 @@ def test_foreign_waits_that_fall_begin_at_zero_again(receiver: Receiver, start: 
 
 
 def test_activities_of_an_export_add_up(receiver: Receiver, start: Start, temporality: int) -> None:
-    """Points have the documented kind and unit, one time, and together all of the time since the process started.
-
-    The last export has the shutdown.
-    """
+    """Points have the documented kind and unit, and together all of the time; the last export has the shutdown."""
     documented = {name: described for name, described, _ in metrics("Time and goodput")}
     pipeline = start()
     for step, names in enumerate((["init"], ["data", "evaluation"], ["data"])):

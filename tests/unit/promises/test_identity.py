@@ -154,10 +154,7 @@ def test_rank_is_known_or_absent(
 def test_rank_is_on_every_point(
     receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    """On request, or if the resource cannot tell ranks apart; an attribute of the same name of a counter counts.
-
-    A random id of the instance is of one process; one that somebody has set may be that of a pod.
-    """
+    """On request, or if the resource cannot tell ranks apart: an id that somebody has set may be that of a pod."""
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
         monkeypatch.setenv(name, value)
     arguments: dict[str, dict[str, Any]] = {

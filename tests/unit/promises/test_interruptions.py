@@ -33,8 +33,7 @@ def exact(monitel: ModuleType, twin: str) -> None:
 def interrupt(handle: Callable[[int], object], work: Callable[[], object]) -> None:
     """Repeat ``work`` in this thread while signals interrupt it; ``handle`` gets the number of the signal.
 
-    A thread sends each signal to this one when the last was handled. A signal of the system's timer may arrive in a
-    native thread, such as those of NumPy, and CPython then runs no handler until this thread waits for the GIL.
+    A thread sends each to this one when the last was handled; one of the system's timer may arrive in a native thread.
     """
     main, handled = threading.get_ident(), threading.Semaphore(0)
     numbers = iter(range(1, INTERRUPTS + 1))

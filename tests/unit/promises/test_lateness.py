@@ -1,7 +1,4 @@
-"""The late rank, its stage and its milliseconds, as docs/explanation/late-ranks.md defines them.
-
-That the recording rules define the same is in tests/integration/rules/test_stage_rules.py.
-"""
+"""The late rank, its stage and its milliseconds, as documented; by the rules: tests/integration/rules."""
 
 from collections.abc import Mapping
 

@@ -201,10 +201,7 @@ def test_sentence_names_the_largest_overhead(seconds: dict[str, float], expected
 def test_table_has_state_attempts_and_a_row_for_each_activity(
     monkeypatch: pytest.MonkeyPatch, status: str, age: int, state: str
 ) -> None:
-    """A run without a heartbeat for ten seconds does not run; the rows are in the scale of the total.
-
-    What waits for other ranks is part of ``step``, so the last line has the share of each step that waits.
-    """
+    """A run without a heartbeat for ten seconds does not run; what waits for other ranks is part of ``step``."""
     monkeypatch.setenv("TZ", "UTC")
     time.tzset()
     last_ns = 1_767_331_025 * SECOND
