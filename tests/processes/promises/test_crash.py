@@ -71,6 +71,8 @@ def death(receiver: Receiver, folder: Path) -> dict[str, Any]:
 
 #: A child sends the signal to the thread of C++, so that all others wait.
 IN_CPP = """\
+import warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # CPython 3.12 warns of a fork beside threads
 def crashing():
     until_all_wait(os.getpid())
     known, thread, job = {*os.listdir("/proc/self/task")}, ctypes.c_ulong(), os.getpid()

@@ -57,7 +57,7 @@ def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
     ledger = re.search(r"ledger [^(]+\(([^)]+)\); \d+ % of the time went into ", summary)
     assert ledger is not None
     assert 100 == pytest.approx(sum(map(int, re.findall(r"(\d+) %", ledger[1]))), abs=2)
-    assert "; of each step: 22 % waiting for other ranks, 7 % waiting for data exported " in summary, "of rank zero"
+    assert "; of each step: 22 % waiting for other ranks, 7 % waiting for data " in summary, "of rank zero"
     exported = re.search(r"exported (\d+) windows and numbers, (\d+) events", summary)
     assert exported is not None
     assert (24, 0) == (int(exported[1]), int(exported[2])), "five stages and the step duration of four ranks"
