@@ -29,6 +29,7 @@ CHOICES = {
 #: Variables that have no argument.
 OTHERS = {
     *("MONITEL_NO_EXTENSIONS", "MONITEL_RUN_FOLDER", "MONITEL_RUN_NAME", "MONITEL_RUN_PROCESS"),
+    *("MONITEL_RUNS_DIR", "MONITEL_REPORT"),
 }
 
 
