@@ -75,6 +75,9 @@ def as_for_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         try:
             yield
         finally:
+            started = sys.modules.get("monitel.started_run")
+            if started is not None and started._current is not None:
+                started._current.end()
             for pipeline in pipelines:
                 pipeline.shutdown()
             instrumentation = sys.modules.get("monitel.torch.instrumentation")
