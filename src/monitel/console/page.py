@@ -58,8 +58,8 @@ def page(
     parts = [
         _header(title, run, jobs, time),
         "" if job is None else _verdict(job, time),
-        _section("Numbers", _numbers(curves, values.values)),
         _section("Where the time went", () if time is None else _times(time)),
+        _section("Numbers", _numbers(curves, values.values)),
         _section("Stages of a step", () if job is None else _stages(job)),
         _section("How it ended", _ends(jobs)),
         _section("Configuration", _configuration(values)),
