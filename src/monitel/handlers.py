@@ -212,9 +212,10 @@ def emit(
                 raise TypeError(f"emit() takes a mapping of names to values, got {type(data).__qualname__}")
             data = dict(items_of(data, _left_out))
         details = {**data, **attributes} if attributes else data
-    details, log = (details, log_event) if _details_hook is None else _details_hook(details, _left_out)
+    log: Log = log_event
     plain = plain_copy(details) if details else {}
-    if plain is None:
+    if plain is None:  # only then a detail may be on a device
+        details, log = details_of(details, _left_out)
         plain = recordable(details, _left_out)
     if not (type(name) is str and name.isascii()):
         name = checked_text("Event name", escape_surrogates(name) if isinstance(name, str) else name)

@@ -154,7 +154,7 @@ class _WaitCounterTracker:
     def _show(self, key: int, thread: int, start_ns: int) -> None:
         with _lock:
             if (entered := _entered) is not None:  # other processes know the system's clock only
-                real_ns = start_ns if clock.injected() is None else clock.SYSTEM.monotonic_ns()
+                real_ns = start_ns if clock._injected is None else clock.SYSTEM.monotonic_ns()
                 entered(key, self._waits.key, thread, real_ns)
 
     def __exit__(self, _kind: object = None, _error: object = None, _traceback: object = None) -> None:

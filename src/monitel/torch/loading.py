@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monitel.torch.cycle import TrainingThread
 
 _Batch = TypeVar("_Batch")
-_INCLUDE_DATA = frozenset(("evaluation", "checkpoint.save", "checkpoint.load"))  # activities
+_INCLUDE_DATA = frozenset(("data", "evaluation", "checkpoint.save", "checkpoint.load"))  # activities
 _running: BatchLoading | None = None
 
 
