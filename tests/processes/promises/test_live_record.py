@@ -3,11 +3,13 @@
 import os
 import platform
 import signal
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.processes.promises.jobs import autopsy, running, top
+import pytest
+from tests.processes.promises.jobs import Job, autopsy, running, top
 from tests.support.checks import wait_until
 from tests.support.commands import command
 
@@ -28,68 +30,67 @@ evaluation.__enter__()
 """
 
 
-def test_top_shows_the_number_that_is_asked_for(tmp_path: Path) -> None:
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    with running(tmp_path, NOWHERE) as job:
+        job.do(RECORD)
+        job.wait_for_sample(0.5, "train.loss")
+        yield job
+
+
+def test_top_shows_the_number_that_is_asked_for(job: Job) -> None:
     """The Stat or logged number with exactly that name; without a name, the first one that ends with ``loss``."""
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.do("norm = Stat('grad.norm', [COUNT], 3600.0)\nnorm.add(3.0)\nmonitel.log({'rate': 0.25})")
-        job.wait_for_sample(3.0, "grad.norm")
-        job.wait_for_sample(0.25, "rate")
-        job.wait_for_sample(0.5, "train.loss")
-        (usual,) = [row for row in top() if row["pid"] == job.pid]
-        assert ("train.loss", 0.5) == (usual["value_name"], usual["value"])
-        assert ("norm", None) == tuple(job.row("norm")[name] for name in ("value_name", "value"))
-        table = command("top", job.pid, "--once", "--show", "rate").output
-        assert "0.25" in table
+    job.do("norm = Stat('grad.norm', [COUNT], 3600.0)\nnorm.add(3.0)\nmonitel.log({'rate': 0.25})")
+    job.wait_for_sample(3.0, "grad.norm")
+    job.wait_for_sample(0.25, "rate")
+    (usual,) = [row for row in top() if row["pid"] == job.pid]
+    assert ("train.loss", 0.5) == (usual["value_name"], usual["value"])
+    assert ("norm", None) == tuple(job.row("norm")[name] for name in ("value_name", "value"))
+    table = command("top", job.pid, "--once", "--show", "rate").output
+    assert "0.25" in table
 
 
-def test_step_and_waits_are_those_of_this_moment(tmp_path: Path) -> None:
+def test_step_and_waits_are_those_of_this_moment(job: Job) -> None:
     """A reader sees each step as soon as set_step() has returned, and a wait while it lasts, not a second later."""
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.wait_for_sample(0.5, "train.loss")
-        for step in (8, 1200, 3, 2**62):
-            job.do(f"monitel.set_step({step})\nagain = monitel.WaitCounter('wait {step}').guard()\nagain.__enter__()")
-            row = job.row()
-            assert (step, ["rendezvous", f"wait {step}"]) == (row["step"], [each["key"] for each in row["waits"]])
-            job.do("again.__exit__(None, None, None)")
-            assert ["rendezvous"] == [each["key"] for each in job.row()["waits"]]
+    for step in (8, 1200, 3, 2**62):
+        job.do(f"monitel.set_step({step})\nagain = monitel.WaitCounter('wait {step}').guard()\nagain.__enter__()")
+        row = job.row()
+        assert (step, ["rendezvous", f"wait {step}"]) == (row["step"], [each["key"] for each in row["waits"]])
+        job.do("again.__exit__(None, None, None)")
+        assert ["rendezvous"] == [each["key"] for each in job.row()["waits"]]
 
 
 def moment(text: str) -> float:
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
-def test_stopped_process_is_silent_until_it_goes_on(tmp_path: Path) -> None:
+def test_stopped_process_is_silent_until_it_goes_on(job: Job) -> None:
     """Without a heartbeat for three seconds it is ``silent``, and not dead; its last step and waits stay visible.
 
     Looking takes no lock and writes nothing: the files of the record stay the same.
     """
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.wait_for_sample(0.5, "train.loss")
-        job.process.send_signal(signal.SIGSTOP)
-        rows: list[dict[str, Any]] = [job.row()]
-        (box,) = (each for each in os.scandir(os.environ["MONITEL_BLACK_BOX_DIR"]) if each.is_dir())
-        before = {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
+    job.process.send_signal(signal.SIGSTOP)
+    rows: list[dict[str, Any]] = [job.row()]
+    (box,) = (each for each in os.scandir(os.environ["MONITEL_BLACK_BOX_DIR"]) if each.is_dir())
+    before = {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
 
-        def is_silent() -> bool:
-            rows.append(job.row())
-            return bool(rows[-1]["state"] == "silent")
+    def is_silent() -> bool:
+        rows.append(job.row())
+        return bool(rows[-1]["state"] == "silent")
 
-        wait_until(is_silent, "silence")
-        assert before == {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
-        for row in rows:
-            age = moment(row["time"]) - moment(row["last_seen"])
-            assert age > 2.5 if row["state"] == "silent" else age < 8, row
-        assert (7, ["rendezvous"]) == (job.row()["step"], [each["key"] for each in job.row()["waits"]])
-        (found,) = autopsy(job.pid)["processes"]
-        assert ("silent", "T", None) == (found["state"], found["kernel"]["state"], found["stacks"])
-        assert f"kill -CONT {job.pid}" in found["silence"][1]
-        job.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: job.row()["state"] == "alive", "a heartbeat")
-        job.do("monitel.set_step(8)")
-        assert 8 == job.row()["step"]
+    wait_until(is_silent, "silence")
+    assert before == {each.name: each.stat().st_mtime_ns for each in os.scandir(box)}
+    for row in rows:
+        age = moment(row["time"]) - moment(row["last_seen"])
+        assert age > 2.5 if row["state"] == "silent" else age < 8, row
+    assert (7, ["rendezvous"]) == (job.row()["step"], [each["key"] for each in job.row()["waits"]])
+    (found,) = autopsy(job.pid)["processes"]
+    assert ("silent", "T", None) == (found["state"], found["kernel"]["state"], found["stacks"])
+    assert f"kill -CONT {job.pid}" in found["silence"][1]
+    job.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: job.row()["state"] == "alive", "a heartbeat")
+    job.do("monitel.set_step(8)")
+    assert 8 == job.row()["step"]
 
 
 def test_reader_beside_a_writer_sees_whole_values(tmp_path: Path) -> None:
@@ -112,25 +113,22 @@ def test_reader_beside_a_writer_sees_whole_values(tmp_path: Path) -> None:
 FORKS = {"x86_64": 56, "aarch64": 220}  # the number of clone()
 
 
-def test_forked_child_writes_nothing_into_its_parents_record(tmp_path: Path) -> None:
+def test_forked_child_writes_nothing_into_its_parents_record(job: Job) -> None:
     """Neither steps nor the ends of waits, even if C code has forked it without Python's handlers, or the kernel."""
     ways = ["os.fork()", "ctypes.PyDLL(None).fork()"]
     if clone := FORKS.get(platform.machine()):
         ways.append(f"ctypes.PyDLL(None).syscall({clone}, 17, 0, 0, 0, 0)")
-    with running(tmp_path, NOWHERE) as job:
-        job.do(RECORD)
-        job.wait_for_sample(0.5, "train.loss")
-        for way in ways:
-            job.do(
-                f"import ctypes\nchild = {way}\nif not child:\n monitel.set_step(99)\n"
-                " waiting.__exit__(None, None, None)\n monitel.WaitCounter('of the child').guard().__enter__()\n"
-                " os._exit(0)\nassert (child, 0) == os.waitpid(child, 0)"
-            )
-            row = job.row()
-            assert (7, ["rendezvous"]) == (row["step"], [each["key"] for each in row["waits"]]), way
-        job.do("monitel.set_step(8)\nwaiting.__exit__(None, None, None)")
+    for way in ways:
+        job.do(
+            f"import ctypes\nchild = {way}\nif not child:\n monitel.set_step(99)\n"
+            " waiting.__exit__(None, None, None)\n monitel.WaitCounter('of the child').guard().__enter__()\n"
+            " os._exit(0)\nassert (child, 0) == os.waitpid(child, 0)"
+        )
         row = job.row()
-        assert (8, []) == (row["step"], row["waits"])
+        assert (7, ["rendezvous"]) == (row["step"], [each["key"] for each in row["waits"]]), way
+    job.do("monitel.set_step(8)\nwaiting.__exit__(None, None, None)")
+    row = job.row()
+    assert (8, []) == (row["step"], row["waits"])
 
 
 def test_process_without_a_record_has_no_row(tmp_path: Path) -> None:
