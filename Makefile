@@ -56,10 +56,10 @@ stack-up:  ## Collector, Prometheus, Loki, Tempo and Grafana; without Docker the
 stack-down:  ## end them; what they have stored stays
 	$(PYTHON) compose/stack down
 
-screenshots: $(STAMP)  ## the pictures in README and the guides: TensorBoard in chromium, monitel top in tmux
-	rm -f build/pictures/tensorboard.png build/pictures/top*.svg
-	$(BIN)/python -m pytest tests/integration/nightly/test_pictures.py tests/integration/nightly/test_top_pictures.py
-	cp build/pictures/tensorboard.png build/pictures/top.svg build/pictures/top-rank.svg docs/pictures/
+screenshots: $(STAMP)  ## the pictures in README and the guides: pages in chromium, monitel top in tmux
+	rm -f build/pictures/*.png build/pictures/top*.svg
+	$(BIN)/python -m pytest tests/integration/nightly/test_*pictures.py tests/integration/nightly/test_report_page.py
+	cp build/pictures/report.png build/pictures/tensorboard.png build/pictures/top.svg build/pictures/top-rank.svg docs/pictures/
 
 dist: $(RELEASE)/.installed  ## sdists and wheels into dist/: checked, installed into an empty environment, and run
 	rm -rf dist build/installed

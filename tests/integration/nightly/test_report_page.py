@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.conftest import ROOT, Python
 from tests.unit.console.made_processes import START, S, ended, late_ranks
 from tests.unit.console.made_runs import HOSTILE, curve, made_run
 
 from monitel.console.job import jobs_of
 from monitel.console.page import page
-from monitel.runs.curves import STEP_TIME, Curve, Point
+from monitel.runs.curves import STEP_TIME, Curve, Point, read_curves
 from monitel.runs.values import RunValues
+from monitel.text import number
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -51,6 +53,31 @@ def full_page() -> str:
     ]
     values = RunValues(config={f"model.{HOSTILE}.{each}": "value " * 99 for each in range(9)})
     return page(made_run(values=values), jobs_of(ranks), curves, title=HOSTILE, now_ns=START, problems=["x" * 999])
+
+
+TITLES = ("Healthy", "Where the time went", "Numbers")
+#: The texts on the first screen of a page.
+FIRST_SCREEN = """
+return [...document.querySelectorAll("h2, figcaption, output, dd, figure span")].filter(
+    each => each.getBoundingClientRect().bottom < innerHeight).map(each => each.textContent);
+"""
+PICTURE = ROOT / "build" / "pictures" / "report.png"
+MOST_BYTES = 100_000  # README shows it
+
+
+def test_first_screen_of_the_demo(browser: Chrome, python: Python, tmp_path: Path) -> None:
+    """Verdict, time and loss, with the last value. The picture is kept, in ``build/pictures``."""
+    python(ROOT / "docs" / "examples" / "train_char_model.py", "--seconds", 15)
+    (folder,) = tmp_path.glob("monitel-runs/monitel-demo-*-1")
+    (ran,) = (each for each in read_curves((folder / "curves.json").read_bytes()) if each.name == "loss.mean")
+    browser.get((folder / "report.html").as_uri())
+    shown = browser.execute_script(FIRST_SCREEN)
+    assert TITLES == tuple(each for each in shown if each in TITLES)
+    assert any(number(ran.last) in each for each in shown)
+    assert [] == logged(browser)
+    PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    assert browser.save_screenshot(str(PICTURE))
+    assert MOST_BYTES > PICTURE.stat().st_size
 
 
 def logged(browser: Chrome) -> list[str]:

@@ -104,7 +104,7 @@ def test_page_has_the_facts_of_a_run_in_their_order() -> None:
     ]
     found = shown(made_run(values=values), jobs_of(ranks), curves, problems=["a file is damaged"])
     assert [
-        *("Late rank", "Numbers", "Where the time went", "Stages of a step", "Configuration", "Telemetry", "Problems"),
+        *("Late rank", "Where the time went", "Numbers", "Stages of a step", "Configuration", "Telemetry", "Problems"),
     ] == found.texts("h2")
     facts = dict(zip(found.texts("dt"), found.texts("dd"), strict=True))
     expected = {"duration": "1 min 40 s", "attempts": "2", "ranks": "4", "last step": "1,203", "speed": "8 steps/s"}
