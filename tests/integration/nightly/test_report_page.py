@@ -76,6 +76,8 @@ def test_first_screen_of_the_demo(browser: Chrome, python: Python, tmp_path: Pat
     assert any(number(ran.last) in each for each in shown)
     assert [] == logged(browser)
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
+    whole = {"width": 1280, "height": 980, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", whole)
     assert browser.save_screenshot(str(PICTURE))
     assert MOST_BYTES > PICTURE.stat().st_size
 
