@@ -1,9 +1,17 @@
-"""The command ``monitel``, for tests in all folders."""
+"""The command ``monitel``, and the temporality of sums, for tests in all folders."""
 
 import pytest
+from tests.support.inbox import CUMULATIVE, TEMPORALITY
 from tests.unit.promises.program import Program
 
 
 @pytest.fixture
 def program(caplog: pytest.LogCaptureFixture) -> Program:
     return Program(caplog)
+
+
+@pytest.fixture(params=["cumulative", "delta"])
+def temporality(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return the temporality of sums that only rise, by the standard variable."""
+    monkeypatch.setenv(TEMPORALITY, request.param)
+    return CUMULATIVE if request.param == "cumulative" else 1

@@ -79,12 +79,8 @@ def test_windows_become_the_documented_metrics(
     }
 
 
-@pytest.mark.parametrize("preference", ["cumulative", "delta"])
-def test_each_window_is_a_point_at_its_own_end(
-    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
-) -> None:
+def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: ManualClock, temporality: int) -> None:
     """Two windows of one export are two points, with exact values, the times of the windows, and the Stat's texts."""
-    monkeypatch.setenv(TEMPORALITY, preference)
     pipeline = start()
     stat = Stat(
         "x", list(Aggregation), 60.0, unit="s", description="a step", attributes={"split": "val"}, monotonic=True
@@ -93,9 +89,10 @@ def test_each_window_is_a_point_at_its_own_end(
     assert pipeline.force_flush(DEADLINE)
     values = {"mean": [2.5, 2.0], "value": [4.0, 2.0], "max": [4.0, 2.0], "min": [1.0, 2.0], "stddev": [1.5, 0.0]}
     values |= {"p50": [1.0, 2.0], "p90": [4.0, 2.0], "p95": [4.0, 2.0], "p99": [4.0, 2.0]}
-    values |= (
-        {"count": [2, 3], "sum": [5.0, 7.0]} if preference == "cumulative" else {"count": [2, 1], "sum": [5.0, 2.0]}
-    )
+    values |= {
+        "count": [2, 3 if temporality == CUMULATIVE else 1],
+        "sum": [5.0, 7.0 if temporality == CUMULATIVE else 2.0],
+    }
     assert values == {suffix: receiver.values(f"x.{suffix}") for suffix in values}
     assert 2 * len(values) == len(of_stat(receiver))
     for point in of_stat(receiver):
@@ -106,10 +103,10 @@ def test_each_window_is_a_point_at_its_own_end(
         assert [START_NS + MINUTE_NS, START_NS + 2 * MINUTE_NS] == [first.time_ns, second.time_ns]
         starts = [0, 0]
         if suffix in {"count", "sum"}:
-            starts = [START_NS, START_NS if preference == "cumulative" else START_NS + MINUTE_NS]
+            starts = [START_NS, START_NS if temporality == CUMULATIVE else START_NS + MINUTE_NS]
         assert starts == [first.start_ns, second.start_ns]
         zeros = [(each.value, each.time_ns, each.start_ns) for each in receiver.start_points(f"x.{suffix}")]
-        is_total = suffix in {"count", "sum"} and preference == "cumulative"
+        is_total = suffix in {"count", "sum"} and temporality == CUMULATIVE
         assert [(0, START_NS, START_NS)] * is_total == zeros
     account = pipeline.account()["metrics"]
     assert (2, 2, 0) == (account.recorded, account.delivered, account.waiting)
@@ -136,12 +133,8 @@ def test_name_that_is_not_allowed_is_changed(receiver: Receiver, start: Start, n
     assert point.description == "mine" if name == metric else repr(name)[:255] in point.description
 
 
-@pytest.mark.parametrize("preference", ["cumulative", "delta"])
-def test_second_pipeline_starts_after_the_last_point_of_the_first(
-    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
-) -> None:
+def test_second_pipeline_starts_later(receiver: Receiver, start: Start, clock: ManualClock, temporality: int) -> None:
     """Totals begin again at zero, and no period overlaps, even if a window began during the first pipeline."""
-    monkeypatch.setenv(TEMPORALITY, preference)
     busy, idle = (Stat("x", [COUNT, HISTOGRAM], 60.0) for _ in range(2))
     for stat in (busy, idle):
         pipeline = start(distributions="histogram")
@@ -151,7 +144,7 @@ def test_second_pipeline_starts_after_the_last_point_of_the_first(
             monitel.flush()
         assert pipeline.force_flush(DEADLINE)
         pipeline.shutdown()
-    assert ([1, 2, 1, 2] if preference == "cumulative" else [1, 1, 1, 1]) == receiver.values("x.count")
+    assert ([1, 2, 1, 2] if temporality == CUMULATIVE else [1, 1, 1, 1]) == receiver.values("x.count")
     for metric in ("x.count", "x.histogram"):
         points = receiver.points(metric)
         assert points[1].time_ns <= min(points[2].start_ns, points[3].start_ns)
@@ -224,26 +217,22 @@ def test_first_stat_of_a_name_decides_unit_and_monotonic(
     assert 1 == len(warnings_with(caplog, "Stats of one metric differ"))
 
 
-@pytest.mark.parametrize("preference", ["cumulative", "delta"])
-def test_exponential_histogram_has_the_buckets_of_the_samples(
-    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
-) -> None:
+def test_histogram_has_exact_buckets(receiver: Receiver, start: Start, clock: ManualClock, temporality: int) -> None:
     """All finite samples since the start, or those of one window, which has no point without any."""
-    monkeypatch.setenv(TEMPORALITY, preference)
     pipeline = start(distributions="histogram")
     windows = [[1.0, 4.0], [math.nan], [0.0, 1e9, math.inf], [2.0]]
     close_windows(Stat("x", [HISTOGRAM, COUNT], 60.0), clock, *windows)
     assert pipeline.force_flush(DEADLINE)
     finite = [[each for each in samples if math.isfinite(each)] for samples in windows]
     points = receiver.points("x.histogram")
-    if preference == "cumulative":
+    if temporality == CUMULATIVE:
         assert [*map(Histogram.of, accumulate(finite))] == [histogram_of(point) for point in points]
         assert [(0, 1), (0, 2), (0, 3), (0, 4)] == [periods(point) for point in points]
     else:
         assert [Histogram.of(each) for each in finite if each] == [histogram_of(point) for point in points]
         assert [(0, 1), (2, 3), (3, 4)] == [periods(point) for point in points]
     assert {"x.count", "x.histogram"} == {point.metric for point in of_stat(receiver)}
-    assert {DELTA if preference == "delta" else CUMULATIVE} == {point.temporality for point in points}
+    assert {temporality} == {point.temporality for point in points}
     assert all(point.proto.HasField("sum") for point in points)
 
 

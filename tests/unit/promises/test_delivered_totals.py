@@ -11,7 +11,7 @@ from threading import Event
 
 import pytest
 from tests.support.checks import wait_until, warnings_with
-from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Answer, Point
+from tests.support.inbox import CUMULATIVE, DEADLINE, Answer, Point
 from tests.support.nvml import FakeNvml
 from tests.support.pipelines import Start
 from tests.support.producers import wait
@@ -29,13 +29,6 @@ SECOND_NS = 10**9
 HOUR_NS = 3600 * SECOND_NS
 MILLISECOND_NS = 10**6
 TIME, GOODPUT = "training.time", "training.goodput"
-
-
-@pytest.fixture(params=["cumulative", "delta"])
-def temporality(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Return the temporality of sums that only rise, by the standard variable."""
-    monkeypatch.setenv(TEMPORALITY, request.param)
-    return CUMULATIVE if request.param == "cumulative" else DELTA
 
 
 def shape(point: Point) -> tuple[str, str, bool | None]:
