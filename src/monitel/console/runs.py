@@ -194,7 +194,9 @@ class Runs:
     def with_outcome(self, run: Run) -> Run:
         """Return a run with its outcome, by the ends in its folder, in black boxes and in the spools."""
         ends, _ = read_ends(run.store)
-        return replace(run, outcome=outcome_of(run, ends + self._ends, time.time_ns()))
+        known = {each.owner for each in ends}  # their spools may not be delivered yet
+        others = [each for each in self._ends if each.owner not in known]
+        return replace(run, outcome=outcome_of(run, ends + others, time.time_ns()))
 
     @cached_property
     def _ends(self) -> list[Process]:
