@@ -33,7 +33,6 @@ def process(
     state: str = "alive",
     seen: float = 0.0,
     silent: float | None = None,  # since the last sign of life
-    age: float | None = None,
     since_step: float | None = None,
     steps: int = 0,
     usual_step: float | None = None,
@@ -57,7 +56,6 @@ def process(
     fields: Facts = {
         "pid": 100 + (rank or 0),
         "time_ns": ns(1000.0 if silent is None or state == "silent" else seen + silent),
-        "started_ns": 0 if age is None else ns(1000.0 - age),
         "seen_ns": ns(1000.0 - silent if silent is not None and state == "silent" else seen),
         "step_time": Total() if usual_step is None else Total(samples, samples * usual_step, 1, longest_step),
         "activities": {name: ns(seconds) for name, seconds in time.items()},
@@ -74,15 +72,9 @@ def process(
 
 def trains(rank: int | None = 0, of: int = 1, **facts: Any) -> Facts:
     """Return a process that makes a step each 0.12 s, of which 5 % wait for data."""
-    usual: Facts = {
-        "step": 300,
-        "since_step": 0.05,
-        "steps": 100,
-        "usual_step": 0.12,
-        "time": {"startup": 8.0, "data": 0.6, "step": 11.4},
-        "activity": ("step", 0.01),
-        "stages": {"data": 0.006, "backward": 0.114} | ({"sync": 0.0} if of > 1 else {}),
-    }
+    usual = Facts(step=300, since_step=0.05, steps=100, usual_step=0.12, activity=("step", 0.01))
+    usual["time"] = {"startup": 8.0, "data": 0.6, "step": 11.4}
+    usual["stages"] = {"data": 0.006, "backward": 0.114} | ({"sync": 0.0} if of > 1 else {})
     return {"rank": rank, "of": of, **usual, **facts}
 
 
