@@ -180,24 +180,14 @@ def test_two_sources_never_share_a_metric_name(
 ) -> None:
     """A name that OpenTelemetry refuses is changed, a name in use gets a number or its kind, and both are reported."""
     for name in ("loss", "Loss", "1 st"):
-        monitel.counter(name, description="hits").add(len(name))
+        monitel.counter(name, description="hits").add(4)
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
         monitel.log({"loss": 0.5})
         close_windows(Stat("step time", [COUNT], 60.0, description="of a step"), clock, [1.0])
         metrics = backend.collect()
-    assert {
-        "loss": ("hits", 4),
-        "loss_2": ("hits (Counted as 'Loss')", 4),
-        "loss.number": ("Logged as 'loss'", 0.5),
-    } == {
-        name: (metric.description, metric.data.data_points[0].value)
-        for name, metric in metrics.items()
-        if name.startswith("loss")
-    }
-    assert ("of a step (Stat 'step time')", "hits (Counted as '1 st')") == (
-        metrics["step_time.count"].description,
-        metrics["stat_1_st"].description,
-    )
+    expected = {"loss": "hits", "loss_2": "hits (Counted as 'Loss')", "loss.number": "Logged as 'loss'"}
+    expected |= {"step_time.count": "of a step (Stat 'step time')", "stat_1_st": "hits (Counted as '1 st')"}
+    assert expected == {name: metrics[name].description for name in expected}
     assert 2 == caplog.text.count("have the same metric name")
 
 
@@ -387,11 +377,10 @@ def test_last_exporter_ends_the_run(
     assert ("run.ended", status) == (ended.event_name, ended.attributes["run.status"])
 
 
-@pytest.mark.parametrize("wrong", [{"budget": 0}, {"steps": -1}])
-def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend, wrong: dict[str, int]) -> None:
-    """The message has the allowed and the given value."""
-    with pytest.raises(ValueError, match=f"must be at least 1, got {next(iter(wrong.values()))}"):
-        monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=wrong)
+def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend) -> None:
+    for wrong in ({"budget": 0}, {"steps": -1}):
+        with pytest.raises(ValueError, match=f"must be at least 1, got {next(iter(wrong.values()))}"):
+            monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=wrong)
     monitel.emit("event")
     assert [] == backend.records()
 
@@ -405,33 +394,37 @@ def test_years_outside_the_protocol_are_limited(backend: Backend) -> None:
     assert [0, 0, 1000, 2**64 - 1] == [record.timestamp for record in backend.records()]
 
 
-WAITS = {
-    ".wait.time": ("s", True),
-    ".wait.count": ("{wait}", True),
-    ".wait.active": ("{wait}", False),
-    ".wait.max": ("s", False),
-}
-
-
-def stored(name: str, unit: str, *, monotonic: bool) -> str:
-    """Return the name of a gauge, or of a monotonic sum, in Prometheus."""
-    metric = Metric(name=name, unit=unit)
-    metric.sum.is_monotonic = monotonic
-    if not monotonic:
-        metric.gauge.SetInParent()
-    return prometheus_names(metric)[0]
-
-
+WAITS = {"time": ("s", True), "count": ("{wait}", True), "active": ("{wait}", False), "max": ("s", False)}
 NAMES_OF_SOURCES = (
     *("x", "X.", "x_2", "x number", "x.count", "x.wait", "x.wait.count", "x.counter", "x.total", "x.sum.total"),
     *("é", "e", "É", "λ", "損失", "損", "u640d", "🔥", "\0", "*", "x" * 300, "x" * 301),
     *("x.bytes", "x_bytes_total", "x.total.bytes", "x.mean.seconds", "x.wait.max.seconds", "x.mean.ratio"),
 )
-sources = st.tuples(
-    st.sampled_from(["Stat", "monotonic Stat", "number", "counter", "wait"]),
-    st.sampled_from(NAMES_OF_SOURCES),
-    st.sampled_from(["", "s", "By", "1"]),
-)
+KINDS = ("Stat", "monotonic Stat", "number", "counter", "wait")
+sources = st.tuples(*map(st.sampled_from, (KINDS, NAMES_OF_SOURCES, ("", "s", "By", "1"))))
+
+
+def metrics_of(names: MetricNames, kind: str, name: str, unit: str) -> tuple[str, dict[str, tuple[str, bool]]]:
+    """Return the name that a source gets, and unit and kind of its metrics by what they append: True if they rise."""
+    if kind.endswith("Stat"):
+        monotonic = kind != "Stat"
+        base, _ = names.of_stat(monitel.StatDefinition(name, (MEAN, COUNT, SUM), unit, "", {}, monotonic))
+        return base, {".mean": (unit, False), ".count": ("{sample}", True), ".sum": (unit, monotonic)}
+    if kind == "number":
+        return names.of("logged number", name), {"": ("", False)}
+    if kind == "counter":
+        counter = first_of_names().get(name) or monitel.counter(name, unit=unit)
+        return names.of("counter", name), {"": (counter.unit, True)}
+    return names.of("wait counter", name), {f".wait.{suffix}": each for suffix, each in WAITS.items()}
+
+
+def stored(name: str, unit: str, rises: bool) -> str:
+    """Return the name of a gauge, or of a monotonic sum, in Prometheus."""
+    metric = Metric(name=name, unit=unit)
+    metric.sum.is_monotonic = rises
+    if not rises:
+        metric.gauge.SetInParent()
+    return prometheus_names(metric)[0]
 
 
 @settings(max_examples=150)
@@ -443,21 +436,10 @@ def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, 
     given_names: dict[tuple[str, ...], str] = {}
     for kind, name, unit in found:
         source = kind.split()[-1], name
-        if source[0] == "Stat":
-            monotonic = kind != "Stat"
-            base, _ = names.of_stat(monitel.StatDefinition(name, (MEAN, COUNT, SUM), unit, "", {}, monotonic))
-            metrics = {".mean": (unit, False), ".count": ("{sample}", True), ".sum": (unit, monotonic)}
-        elif kind == "number":
-            base, metrics = names.of("logged number", name), {"": ("", False)}
-        elif kind == "counter":
-            counter = first_of_names().get(name) or monitel.counter(name, unit=unit)
-            base, metrics = names.of("counter", name), {"": (counter.unit, True)}
-        else:
-            base, metrics = names.of("wait counter", name), WAITS
+        base, metrics = metrics_of(names, kind, name, unit)
         assert base == given_names.setdefault((kind, name, unit if source[0] == "Stat" else ""), base)
-        for suffix, (metric_unit, monotonic) in metrics.items():
-            metric = base + suffix
-            for key in {stored(metric, "", monotonic=False), stored(metric, metric_unit, monotonic=monotonic)}:
+        for suffix, (metric_unit, rises) in metrics.items():
+            for key in {stored(base + suffix, "", rises=False), stored(base + suffix, metric_unit, rises)}:
                 assert source == owners.setdefault(key, source), key
 
 
