@@ -79,14 +79,30 @@ def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock, 
 
 
 def test_profile_has_the_ranges_that_begin_while_it_records(clock: ManualClock) -> None:
-    """Not the one around it; and a nested profile has those within it."""
-    with record_function("before"), profile() as outer:
-        with record_function("a"), profile() as inner, record_function("b"):
+    """Not the one around it; a nested profile has those within it. One that still runs at the stop ends there.
+
+    Collection can be switched off and on. Where other kinds of events alone are wanted there is none.
+    """
+    outer, inner = profile(), profile()
+    with pytest.raises(AssertionError, match=r"^Profiler must be initialized before accessing events$"):
+        outer.events()
+    with record_function("before"):
+        outer.start()
+    with record_function("a"), inner, record_function("b"):
+        clock.advance(1)
+    for name, on in (("c", True), ("d", False), ("e", True)):
+        outer.toggle_collection_dynamic(on, [ProfilerActivity.CPU])
+        with record_function(name):
             clock.advance(1)
-        with record_function("c"):
-            clock.advance(1)
-    assert (["a", "b", "c"], ["b"]) == (names(outer.events()), names(inner.events()))
-    assert [1e6, 1e6, 1e6] == [each.cpu_time_total for each in outer.events()]
+            if name == "e":
+                outer.stop()
+                clock.advance(1)
+    found = [(each.name, each.cpu_time_total, each.finished) for each in outer.events()]
+    assert [*((name, 1e6, True) for name in "abc"), ("e", 1e6, False)] == found
+    assert ["b"] == names(inner.events())
+    with profile(activities=[{ProfilerActivity.CPU: ["CPU_OP"]}]) as prof, record_function("a"):
+        pass
+    assert [] == names(prof.events())
 
 
 def test_schedule_drives_cycles_and_their_callback(tmp_path: Path) -> None:
@@ -157,32 +173,6 @@ def test_exception_of_the_callback_is_raised_once_and_the_next_cycle_is_recorded
         prof.step()
     steps = ["ProfilerStep#0", "ProfilerStep#1", "a"]
     assert [steps[:1], steps, [*steps, "ProfilerStep#2"]] == found
-
-
-def test_range_that_still_runs_at_the_stop_ends_there(clock: ManualClock) -> None:
-    """The range is recorded up to the stop, as not finished; results before the start are torch's errors."""
-    prof = profile()
-    with pytest.raises(AssertionError, match=r"^Profiler must be initialized before accessing events$"):
-        prof.events()
-    prof.start()
-    with record_function("a"):
-        clock.advance(1)
-        prof.stop()
-        clock.advance(1)
-    assert [("a", 1e6, False)] == [(each.name, each.cpu_time_total, each.finished) for each in prof.events()]
-
-
-def test_collection_can_be_switched_off_and_on() -> None:
-    """Ranges that begin while it is off are left out; so are all where other kinds of events alone are wanted."""
-    with profile(activities=[{ProfilerActivity.CPU: ["CPU_OP"]}]) as prof, record_function("a"):
-        pass
-    assert [] == names(prof.events())
-    with profile() as prof:
-        for name, on in (("a", True), ("b", False), ("c", True)):
-            prof.toggle_collection_dynamic(on, [ProfilerActivity.CPU])
-            with record_function(name):
-                pass
-    assert ["a", "c"] == names(prof.events())
 
 
 def test_garbage_collections_are_ranges_on_request() -> None:
@@ -345,19 +335,31 @@ def rf_id(node: Any) -> Any:
     return next(each["value"] for each in node["attrs"] if each["name"] == "rf_id")
 
 
-def test_observer_without_its_folder_is_quiet(tmp_path: Path, unraisable: list[BaseException | None]) -> None:
-    """The end of the profile, and the destructor, do not raise; ``unregister_callback`` does."""
+def test_observers_are_independent(tmp_path: Path, unraisable: list[BaseException | None]) -> None:
+    """Two observers write two files (torch's second one writes none), one of them when it is garbage-collected.
+
+    Without their folder, the end of the profile and the destructor do not raise; ``unregister_callback`` does.
+    """
     folder = tmp_path / "gone"
     folder.mkdir()
-    observers = [profiler.ExecutionTraceObserver().register_callback(folder / f"{number}") for number in range(3)]
+    paths = [tmp_path / "1.json", tmp_path / "2.json.gz", *(folder / f"{number}" for number in range(3))]
+    first, second, *others = (profiler.ExecutionTraceObserver().register_callback(each) for each in paths)
     folder.rmdir()
-    with profile(execution_trace_observer=observers.pop()):
+    first.start()
+    second.start()
+    with profile(execution_trace_observer=others.pop()):
         pass
+    first.cleanup()
     with pytest.raises(FileNotFoundError, match=str(folder)):
-        observers.pop().unregister_callback()
-    observers.clear()
+        others.pop().unregister_callback()
+    others.clear()
+    del second
     gc.collect()
-    assert ([], []) == (unraisable, [*tmp_path.iterdir()])
+    assert ([], ["1.json", "2.json.gz"]) == (unraisable, sorted(path.name for path in tmp_path.iterdir()))
+    unregistered = profiler.ExecutionTraceObserver()
+    unregistered.start()
+    assert not unregistered.is_running()
+    assert unregistered.get_output_file_path() is None
 
 
 def test_trace_has_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,21 +424,3 @@ def test_self_times_of_interleaved_tasks(clock: ManualClock) -> None:
     assert [("main", None, 4e6), ("job", None, 3e6), ("job", None, 3e6)] == [
         (event.name, event.cpu_parent, event.self_cpu_time_total) for event in prof.events()
     ]
-
-
-def test_observers_are_independent(tmp_path: Path) -> None:
-    """Two observers write two files (torch's second one writes none), one of them when it is garbage-collected."""
-    first = profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "1.json"))
-    second = profiler.ExecutionTraceObserver().register_callback(str(tmp_path / "2.json.gz"))
-    first.start()
-    second.start()
-    with record_function("a"):
-        pass
-    first.cleanup()
-    del second
-    gc.collect()
-    assert ["1.json", "2.json.gz"] == sorted(path.name for path in tmp_path.iterdir())
-    unregistered = profiler.ExecutionTraceObserver()
-    unregistered.start()
-    assert not unregistered.is_running()
-    assert unregistered.get_output_file_path() is None
