@@ -31,9 +31,8 @@ def wait(key: str, times: int) -> None:
 
 
 class Kind(NamedTuple):
-    """A kind of source with a metric ``x.wait.count``: its words in a warning, how it is recorded, and its name."""
+    """A kind of source with a metric ``x.wait.count``: how it is recorded, and its name."""
 
-    source: str
     record: Callable[[], object]
     name: str
     value: float  # value of the metric, each time that it is recorded
@@ -44,14 +43,10 @@ class Kind(NamedTuple):
 MOVED = {row[0]: code(row[1])[0] for row in table("metrics-and-events.md", "the later source")}
 COUNT_OF_X = "x.wait.count"
 KINDS = {
-    "a Stat": Kind("Stat 'x.wait'", lambda: close_window("x.wait", 1, 2, 3), "x.wait", 3, ("sum", True)),
-    "a logged number": Kind(
-        "logged number 'x.wait.count'", lambda: monitel.log({COUNT_OF_X: 0.5}), COUNT_OF_X, 0.5, ("gauge", None)
-    ),
-    "a counter": Kind(
-        "counter 'x.wait.count'", lambda: monitel.counter(COUNT_OF_X).add(49), COUNT_OF_X, 49, ("sum", True)
-    ),
-    "a wait counter": Kind("wait counter 'x'", lambda: wait("x", 5), "x", 5, ("sum", True)),
+    "a Stat": Kind(lambda: close_window("x.wait", 1, 2, 3), "x.wait", 3, ("sum", True)),
+    "a logged number": Kind(lambda: monitel.log({COUNT_OF_X: 0.5}), COUNT_OF_X, 0.5, ("gauge", None)),
+    "a counter": Kind(lambda: monitel.counter(COUNT_OF_X).add(49), COUNT_OF_X, 49, ("sum", True)),
+    "a wait counter": Kind(lambda: wait("x", 5), "x", 5, ("sum", True)),
 }
 
 
@@ -72,7 +67,8 @@ def test_two_kinds_of_one_name_are_sent_apart(
         assert {kind.shape} == {(point.kind, point.monotonic) for point in points}
         assert (1 if kind.shape[0] == "gauge" else 2) * kind.value == points[-1].value
         assert {0} == {point.value % kind.value for point in points}
-    expected = f"{one.source} and {two.source} {SAME} 'x.wait.count': {two.source} is sent as {moved!r}."
+    earlier, later = (f"{kind[2:]} {KINDS[kind].name!r}" for kind in (first, second))
+    expected = f"{earlier} and {later} {SAME} 'x.wait.count': {later} is sent as {moved!r}."
     assert [f"{expected} Rename one of them."] == warnings_with(caplog, SAME)
 
 
@@ -107,16 +103,20 @@ def test_two_names_that_become_equal_are_sent_apart(
 def test_name_that_prometheus_gives_is_taken(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Prometheus adds ``_total`` and the unit; numbers alone may differ by that."""
+    """Prometheus adds ``_total`` and the unit; numbers alone may differ by that. A numbered name is free."""
     pipeline = start()
     monitel.counter("tokens").add(3)
     monitel.counter("read", unit="By").add(4)
     monitel.counter("read.bytes").add(5)
+    for number, name in enumerate(("x_2", "x", "X", "x_", "x.")):
+        monitel.counter(name).add(number + 6)
     monitel.log({"tokens_total": 0.5, "loss": 1.5, "loss_total": 2.5})
     assert pipeline.force_flush(DEADLINE)
     names = ("tokens", "tokens_total.number", "read", "read.bytes_2", "loss", "loss_total")
     assert [{3}, {0.5}, {4}, {5}, {1.5}, {2.5}] == [{*receiver.values(name)} for name in names]
-    assert 2 == len(warnings_with(caplog, SAME))
+    numbered = ("x_2", "x", "X_3", "x__4", "x._5")
+    assert [{6}, {7}, {8}, {9}, {10}] == [{*receiver.values(name)} for name in numbered]
+    assert 2 + 3 == len(warnings_with(caplog, SAME))
 
 
 def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,13 +164,3 @@ def test_source_keeps_its_name(receiver: Receiver, start: Start) -> None:
         each()
         assert pipeline.force_flush(DEADLINE)
     assert ({49, 98}, {0.5}) == ({*receiver.values("x")}, {*receiver.values("x.number")})
-
-
-def test_numbered_name_is_free(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
-    """Names that become equal are numbered, beside a source that has such a name already."""
-    for number, name in enumerate(("x_2", "x", "X", "x_", "x.")):
-        monitel.counter(name).add(number + 1)
-    assert start().force_flush(DEADLINE)
-    names = ("x_2", "x", "X_3", "x__4", "x._5")
-    assert [{1}, {2}, {3}, {4}, {5}] == [{*receiver.values(name)} for name in names]
-    assert 3 == len(warnings_with(caplog, SAME))
