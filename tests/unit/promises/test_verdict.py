@@ -97,6 +97,7 @@ def at(rank: int, of: int, stage: str, *, waits: bool = False, seconds: float = 
 
 
 KILLED: dict[str, Any] = {"state": "dead", "death": "killed by SIGKILL"}
+LEFT: dict[str, Any] = {"state": "ended", "death": "ended with exit code 0 without a shutdown", "seen": 8.0}
 FOUR = ranks(0, 1, 2, 3, of=4)
 IN_ALL_REDUCE = {rank: still(rank, 4, 125.0, waits={"all_reduce": 124.0 + rank / 10}) for rank in range(4)}
 IN_BARRIER = {rank: still(rank, 4, 45.0, waits={"barrier": 44.0}) for rank in range(4)}
@@ -149,10 +150,7 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         ("healthy: 4 ranks, 8.33 steps/s, 5 % waiting for data; interrupted",),
     ),
     "os._exit(0) of the last process is not a fault": (
-        [
-            trains(0, 2, state="ended", status="completed", seen=9.0),
-            trains(1, 2, state="ended", death="ended with exit code 0 without a shutdown", seen=8.0),
-        ],
+        [trains(0, 2, state="ended", status="completed", seen=9.0), trains(1, 2, **LEFT)],
         ("healthy: 2 ranks, 8.33 steps/s, 5 % waiting for data",),
     ),
     # ended
@@ -173,10 +171,7 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         ("failed: rank 0 failed at step 300; 1 more ended",),
     ),
     "os._exit(0) while others run": (
-        [
-            trains(0, 2),
-            trains(1, 2, state="ended", death="ended with exit code 0 without a shutdown", seen=8.0, silent=12.0),
-        ],
+        [trains(0, 2), trains(1, 2, **LEFT, silent=12.0)],
         ("ended: rank 1 ended with exit code 0 without a shutdown at step 300, 12 s ago; rank 0 runs on", 1),
     ),
     # silent
@@ -314,10 +309,7 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
     ),
     # losses
     "compilations of the same code": (
-        [
-            trains(0, 2, time={"startup": 50.0, "compile": 41.0, "step": 59.0}, recompilations=(0, 50.0)),
-            trains(1, 2, time={"startup": 50.0, "compile": 41.0, "step": 59.0}, recompilations=(12, 50.0)),
-        ],
+        [trains(rank, 2, time={"compile": 41.0, "step": 59.0}, recompilations=(12 * rank, 50.0)) for rank in (0, 1)],
         (f"compile storm: 41 {COMPILING} on rank 1, 12 recompilations", 1, "compile", None, 0.41),
     ),
     "a late rank": (
@@ -340,10 +332,7 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         ("input-bound: 25 % of each step goes into waiting for data",),
     ),
     "one rank that does not wait for data": (
-        [
-            *(trains(rank, 3, stages={"data": 0.3, "backward": 0.7, "sync": 0.0}) for rank in (0, 1)),
-            trains(2, 3, stages={"data": 0.1, "backward": 0.9, "sync": 0.0}),
-        ],
+        [trains(rank, 3, stages={"data": x, "backward": 1 - x, "sync": 0.0}) for rank, x in enumerate((0.3, 0.3, 0.1))],
         ("healthy: 3 ranks, 8.33 steps/s, 30 % waiting for data",),
     ),
     "compilations come before the rank that they make late": (
@@ -358,10 +347,7 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         ("healthy: 8.33 steps/s, 3 % waiting for data",),
     ),
     "checkpoints": (
-        [
-            trains(0, 2, time={"startup": 50.0, "checkpoint.save": 200.0, "step": 600.0}),
-            trains(1, 2, time={"step": 800.0}),
-        ],
+        [trains(0, 2, time={"checkpoint.save": 200.0, "step": 600.0}), trains(1, 2, time={"step": 800.0})],
         ("checkpoint-bound: 25 % of the time of rank 0 goes into saving checkpoints", 0, "checkpoint.save", None, 0.25),
     ),
     # unknown
