@@ -30,8 +30,10 @@ _TRAINING = {ROOT / "docs/tutorial/first-run.md"}  # 10,000 steps of NumPy
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def blocks(page: Path) -> Iterator[tuple[int, str, str | None]]:
-    """Yield the line and the code of each block, and its expected output: the text block that follows directly."""
+Block = tuple[int, str, str | None]  # line, code, and expected output: the text block that follows directly
+
+
+def blocks(page: Path) -> Iterator[Block]:
     text = page.read_text("utf-8")
     for match in _BLOCK.finditer(text):
         if not match[1]:
@@ -117,21 +119,15 @@ def run_page(
     namespace: dict[str, Any] = {"__name__": "page"}
     with as_for_readers(monkeypatch):
         try:
-            for line, code, expected in blocks(page):
-                if only in {None, line}:
-                    _run_block(page, line, code, expected, namespace, capsys)
+            for block in blocks(page):
+                if only in {None, block[0]}:
+                    _run_block(page, block, namespace, capsys)
         finally:
             end_what_runs(namespace)
 
 
-def _run_block(  # noqa: PLR0917  a block has a place, a text, an output
-    page: Path,
-    line: int,
-    code: str,
-    expected: str | None,
-    namespace: dict[str, Any],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def _run_block(page: Path, block: Block, namespace: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    line, code, expected = block
     capsys.readouterr()
     if code.lstrip().startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(code, namespace, page.name, str(page), line)

@@ -3,6 +3,7 @@
 import errno
 import marshal
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,10 +19,13 @@ from tests.unit.console.recorded import definition, window
 
 import monitel
 from monitel.blackbox import folder, process
+from monitel.blackbox.activity import Doing
 from monitel.blackbox.box import Box
 from monitel.blackbox.context_page import own_page
+from monitel.blackbox.death import Death, End
 from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError, open_root
+from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import read_record, read_snapshot
 from monitel.blackbox.record import EVENT, SlotFile, read_slots
 from monitel.blackbox.recovery import claim, spool_root_of, sweep
@@ -344,3 +348,13 @@ def test_spool_of_the_collector_is_used_if_that_of_the_process_cannot_exist(tmp_
     """The folders of a container are not made outside of it; a spool that nothing was moved to yet is."""
     for path, expected in {"gone/spool": tmp_path, "spool": tmp_path / "spool"}.items():
         assert expected == spool_root_of([{"spool": str(tmp_path / path)}], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "step", "severity"),
+    [(signal.SIGTERM, None, 9), (signal.SIGTERM, 7, 21), (signal.SIGKILL, None, 21), (None, None, 21)],
+)
+def test_helper_that_sigterm_has_ended_is_not_a_fault(number: int | None, step: int | None, severity: int) -> None:
+    """As a Pool ends its workers. A process with a step, and another or an unknown end, is one."""
+    death = Death(this_process(), End(signal=number), (1, "heartbeat"), Doing(step=step), "", None)
+    assert severity == death.event().severity

@@ -172,7 +172,7 @@ def test_death_with_the_same_process_id_may_be_of_another_process(now_ns: int) -
     *early, late = (process(now_ns - age_ms * S // 1000, 0, "killed by SIGKILL") for age_ms in ages_ms)
     assert "running" == outcome_of(restarted(now_ns), early, now_ns)
     assert "rank 0 killed by SIGKILL" == outcome_of(replace(restarted(now_ns), held=False), [*early, late], now_ns)
-    first, second = (process(now_ns - 9, 2, "killed by SIGKILL"), process(now_ns - 8, 1, "died"))
+    first, second = process(now_ns - 9, 2, "killed by SIGKILL"), process(now_ns - 8, 1, "died")
     outcome = outcome_of(restarted(now_ns), [second, process(now_ns, 0), first], now_ns)
     assert "running; rank 2 killed by SIGKILL, and 1 more" == outcome
 

@@ -113,14 +113,8 @@ def test_no_line_is_wider_than_the_screen(width: int) -> None:
 
 def test_control_characters_are_printed_as_escapes() -> None:
     evil = "\x1b]0;x\x07\n"
-    process = replace(
-        late_ranks()[0],
-        job=JobName(evil, evil),
-        death=evil,
-        spool=f"/{evil}",
-        stored=True,
-        accounts={"logs": Account(1, 1, dropped={evil: 1})},
-    )
+    accounts = {"logs": Account(1, 1, dropped={evil: 1})}
+    process, *_ = late_ranks(job=JobName(evil, evil), death=evil, spool=f"/{evil}", stored=True, accounts=accounts)
     found = text([process, ended(1, status=evil)], problems=(evil,))
     assert all(each == "\n" or each.isprintable() for each in found)
     assert text([process]).count("\n") < 12
@@ -141,9 +135,7 @@ def test_forked_child_does_not_hide_the_death_of_its_rank() -> None:
     """The child has the rank and the last step of its parent, has made no steps, and ends later."""
     ranks = equal_ranks()
     ranks[1] = replace(ranks[1], state=State.DEAD, death="killed by SIGKILL", status="", step=200)
-    later_ns = ranks[1].seen_ns + 10**9
-    owner = owner_of(101, "77")
-    child = ended(1, step=None, seen_ns=later_ns, owner=owner)
+    child = ended(1, step=None, seen_ns=ranks[1].seen_ns + S, owner=owner_of(101, "77"))
     assert "dead: rank 1 killed by SIGKILL at step 200" == row("verdict", [*ranks, child])
 
 

@@ -1,6 +1,7 @@
 """Late numbers, dropped windows, many readings, and waits of other sources: what is sent stays exact."""
 
 import time
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -67,7 +68,8 @@ def test_dropped_windows_stay_in_the_totals(
     dropped = pipeline.dropped[reason]
     assert ({reason: dropped}, 100 - dropped) == (pipeline.dropped, pipeline.account()["metrics"].delivered)
     kept = receiver.values("x.count")
-    assert (100 - dropped, [*range(86, 101)]) == (len({*kept}), kept[-15:])  # the first ones may have been in flight
+    holes = [after - before for before, after in pairwise(kept) if after != before + 1]
+    assert (100 - dropped, 100, True) == (len({*kept}), kept[-1], len(holes) <= 1)
     assert sorted(kept) == kept
     assert [number * (number - 1) / 2 for number in kept] == receiver.values("x.sum")
     assert [*kept] == [point.proto.count for point in receiver.points("x.histogram")]
