@@ -134,21 +134,25 @@ def test_only_the_last_attempt_counts_in_the_verdict() -> None:
 def test_forked_child_does_not_hide_the_death_of_its_rank() -> None:
     """The child has the rank and the last step of its parent, has made no steps, and ends later."""
     ranks = equal_ranks()
-    ranks[1] = replace(ranks[1], state=State.DEAD, death="killed by SIGKILL", status="", step=200)
+    killed: dict[str, Any] = {"death": "killed by SIGKILL", "status": "", "step_age_ns": S // 2, "observed": True}
+    ranks[1] = replace(ranks[1], state=State.DEAD, step=200, **killed)
     child = ended(1, step=None, seen_ns=ranks[1].seen_ns + S, owner=owner_of(101, "77"))
     assert "dead: rank 1 killed by SIGKILL at step 200" == row("verdict", [*ranks, child])
+    assert row("died", [*ranks, child]).startswith("rank 1 killed by SIGKILL at step 200, 500 ms after its last step; ")
 
 
 def test_exception_that_ended_a_rank_is_named() -> None:
-    """With its line, in the verdict and beside the rank; ranks that failed alike are one line."""
+    """With its line, in the verdict and beside the rank; ranks that ended alike are one line."""
     error = ("RuntimeError", "mat1 and mat2 do not fit\n(3x4 and 5x6)", "train.py:30")
     ranks = equal_ranks(step=150)
     ranks[1] = replace(ranks[1], status="failed", exception=error, seen_ns=ranks[1].seen_ns - 10 * S)
     ranks[0], ranks[2] = (replace(each, status="failed", exception=("ConnectionError", "", "")) for each in ranks[:3:2])
+    ranks[3] = replace(ranks[3], status="preempted")
     words = "RuntimeError: mat1 and mat2 do not fit (train.py:30)"
     assert f"failed: ranks 0-2 failed at step 150: {words}, rank 1 first" == row("verdict", ranks)
     assert f"rank 1: {words}" == row("ended", ranks)
-    assert "            ranks 0 and 2: ConnectionError" in text(ranks).splitlines()
+    lines = ["            ranks 0 and 2: ConnectionError", "            rank 3 preempted"]
+    assert lines == [line for line in text(ranks).splitlines() if line in lines]
 
 
 def test_killed_rank_shows_where_it_was_in_the_last_second() -> None:
