@@ -143,12 +143,10 @@ def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: P
     assert ("nothing is left to deliver" in again.stderr, sent) == (True, len(receiver.requests))
 
 
-def test_replay_has_a_default_folder(
-    receiver: Receiver, grpc_receiver: Any, program: Program, runs: Path, tmp_path: Path
-) -> None:
+def test_replay_has_a_default_folder(receiver: Receiver, grpc_receiver: Any, program: Program, runs: Path) -> None:
     """MONITEL_SPOOL_DIR, else the place of ``configure()``; it takes the folder in the last line of a run, too."""
     (folder,) = runs.iterdir()
-    for place in (tmp_path / "variable", tmp_path / "state/monitel"):
+    for place in (runs.with_name("variable"), runs.with_name("state") / "monitel"):
         shutil.copytree(folder, place / folder.name)
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
     over_grpc = {"OTEL_EXPORTER_OTLP_ENDPOINT": grpc_receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
