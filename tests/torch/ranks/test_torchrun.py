@@ -1,4 +1,4 @@
-"""Jobs by two lines of code, ``opentelemetry-instrument`` or ``monitel run``, mostly of torchrun; their ends."""
+"""Jobs of torchrun by ``opentelemetry-instrument`` or ``monitel run``, and their ends; the example of one process."""
 
 import os
 import sys
@@ -46,21 +46,27 @@ def main():
 if __name__ == "__main__":
     main()
 """
-CONFIGURED = """\
-import sys
-import monitel, monitel_otlp, monitel.torch
-if __name__ == "__main__":
-    monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool")
-    monitel.torch.instrument(samples_per_step=8)
-"""
 
 
 def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
     return {point.resource.get("training.rank"): point.value for point in receiver.points(name)}
 
 
-def check(receiver: Receiver) -> None:
-    """Check that both ranks, and no other process, have reported their steps, stages and waits."""
+@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
+def test_ranks_are_instrumented_without_code(
+    receiver: Receiver, instrument: Callable[..., Ended], tmp_path: Path
+) -> None:
+    """``opentelemetry-instrument torchrun`` instruments both ranks, but neither the launcher nor DataLoader workers.
+
+    Both report their steps, stages and waits.
+    """
+    assert [TorchInstrumentor] == [
+        each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
+    ]
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    detectors = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel"}
+    ended = instrument(*TORCHRUN, "2", path, MONITEL_SAMPLES_PER_STEP="8", **detectors)
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps") == by_rank(receiver, "training.step")
     assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
     points = receiver.points("training.stage.duration.mean")
@@ -77,29 +83,6 @@ def check(receiver: Receiver) -> None:
     points = [point for point in receiver.all_points() if not point.metric.startswith("monitel.")]
     assert {0, 1} == {point.resource.get("training.rank") for point in points}
     assert 2 == len({point.resource["service.instance.id"] for point in points})
-
-
-def test_two_ranks(receiver: Receiver, run: Run, tmp_path: Path) -> None:
-    """Two lines in the script export the metrics of both ranks."""
-    path = tmp_path / "train.py"
-    path.write_text(CONFIGURED + TRAIN)
-    run(*TORCHRUN, "2", path, receiver.url, timeout=240)
-    check(receiver)
-
-
-@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-def test_ranks_are_instrumented_without_code(
-    receiver: Receiver, instrument: Callable[..., Ended], tmp_path: Path
-) -> None:
-    """``opentelemetry-instrument torchrun`` instruments both ranks, but neither the launcher nor DataLoader workers."""
-    assert [TorchInstrumentor] == [
-        each.load() for each in entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
-    ]
-    path = tmp_path / "train.py"
-    path.write_text(TRAIN)
-    detectors = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel"}
-    ended = instrument(*TORCHRUN, "2", path, MONITEL_SAMPLES_PER_STEP="8", **detectors)
-    check(receiver)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("monitel:")]
     assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
 

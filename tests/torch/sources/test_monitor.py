@@ -31,6 +31,7 @@ def _monitored(only_flushes_poll: None) -> Iterator[None]:
     [
         (["MEAN", "COUNT", "SUM", "MAX", "MIN"], (2, 4.0, 1.0, 3.0)),
         (["MEAN", "COUNT"], (2, 4.0, 2.0, 2.0)),
+        (["SUM", "COUNT"], (2, 4.0, 2.0, 2.0)),
         (["SUM"], (1, 4.0, 4.0, 4.0)),
         (["MIN", "COUNT"], (2, 2.0, 1.0, 1.0)),
     ],
