@@ -37,21 +37,21 @@ def test_stages_batches_and_steps_are_ranges(work: Work, tmp_path: Path) -> None
         for _ in work.loader(2):
             with record_function("iteration"):
                 work.forward(backward=own).backward()
-                work.optimize()
                 work.takes(1)
+                work.optimize()
     assert [
         (0, "training.data", 1, None),
         (1, "iteration", 16, None),
         (3, "own", 7, "training.backward"),
         (3, "training.backward", 7, "iteration"),
-        (7, "training.optimizer", 15, "iteration"),
-        (15, "training.step", 31, None),
+        (8, "training.optimizer", 16, "iteration"),
         (16, "training.data", 17, None),
+        (16, "training.step", 32, None),
         (17, "iteration", 32, None),
         (17, "training.forward", 19, "iteration"),
         (19, "own", 23, "training.backward"),
         (19, "training.backward", 23, "iteration"),
-        (23, "training.optimizer", 31, "iteration"),
+        (24, "training.optimizer", 32, "iteration"),
         (32, "training.data", 32, None),  # this call of next() ends the epoch
     ] == rows(prof)
     own_times = {each.key.removeprefix("training."): each.self_cpu_time_total / 1e6 for each in prof.key_averages()}
