@@ -103,20 +103,24 @@ def test_two_names_that_become_equal_are_sent_apart(
 def test_name_that_prometheus_gives_is_taken(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Prometheus adds ``_total`` and the unit; numbers alone may differ by that. A numbered name is free."""
+    """Prometheus adds ``_total`` and the unit in words; numbers alone may differ by that. A numbered name is free."""
     pipeline = start()
     monitel.counter("tokens").add(3)
     monitel.counter("read", unit="By").add(4)
     monitel.counter("read.bytes").add(5)
     for number, name in enumerate(("x_2", "x", "X", "x_", "x.")):
         monitel.counter(name).add(number + 6)
-    monitel.log({"tokens_total": 0.5, "loss": 1.5, "loss_total": 2.5})
+    monitel.counter("total.hits").add(11)
+    monitel.counter("speed", unit="By/s").add(12)
+    taken = dict.fromkeys(("tokens_total", "hits_total", "speed_bytes_per_second_total"), 0.5)
+    monitel.log({**taken, "loss": 1.5, "loss_total": 2.5})
     assert pipeline.force_flush(DEADLINE)
-    names = ("tokens", "tokens_total.number", "read", "read.bytes_2", "loss", "loss_total")
-    assert [{3}, {0.5}, {4}, {5}, {1.5}, {2.5}] == [{*receiver.values(name)} for name in names]
+    names = ("tokens", "total.hits", "speed", "read", "read.bytes_2", "loss", "loss_total")
+    assert [{3}, {11}, {12}, {4}, {5}, {1.5}, {2.5}] == [{*receiver.values(name)} for name in names]
+    assert [{0.5}] * 3 == [{*receiver.values(f"{name}.number")} for name in taken]
     numbered = ("x_2", "x", "X_3", "x__4", "x._5")
     assert [{6}, {7}, {8}, {9}, {10}] == [{*receiver.values(name)} for name in numbered]
-    assert 2 + 3 == len(warnings_with(caplog, SAME))
+    assert 4 + 3 == len(warnings_with(caplog, SAME))
 
 
 def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:

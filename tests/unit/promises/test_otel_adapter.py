@@ -9,25 +9,19 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from opentelemetry import trace
-from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
-from tests.support.validity.names import prometheus_names
 from tests.unit.promises.providers import Backend, in_memory
 
 import monitel
 import monitel_otel
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat
-from monitel.counter import first_of_names
 from monitel.profiler import ranges, record_function
 from monitel.stats.definition import TORCHS
 from monitel.testing import ManualClock
 from monitel_otel import Installation
-from monitel_otel.names import MetricNames
 from monitel_otel.scope import SCHEMA_URL
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -392,55 +386,6 @@ def test_years_outside_the_protocol_are_limited(backend: Backend) -> None:
     for moment in (dt.datetime.min, EPOCH - second, EPOCH + microsecond, dt.datetime.max):  # noqa: DTZ901  naive
         monitel.log_event(monitel.Event("odd", moment, {}))
     assert [0, 0, 1000, 2**64 - 1] == [record.timestamp for record in backend.records()]
-
-
-WAITS = {"time": ("s", True), "count": ("{wait}", True), "active": ("{wait}", False), "max": ("s", False)}
-NAMES_OF_SOURCES = (
-    *("x", "X.", "x_2", "x number", "x.count", "x.wait", "x.wait.count", "x.counter", "x.total", "x.sum.total"),
-    *("é", "e", "É", "λ", "損失", "損", "u640d", "🔥", "\0", "*", "x" * 300, "x" * 301),
-    *("x.bytes", "x_bytes_total", "x.total.bytes", "x.mean.seconds", "x.wait.max.seconds", "x.mean.ratio"),
-)
-KINDS = ("Stat", "monotonic Stat", "number", "counter", "wait")
-sources = st.tuples(*map(st.sampled_from, (KINDS, NAMES_OF_SOURCES, ("", "s", "By", "1"))))
-
-
-def metrics_of(names: MetricNames, kind: str, name: str, unit: str) -> tuple[str, dict[str, tuple[str, bool]]]:
-    """Return the name that a source gets, and unit and kind of its metrics by what they append: True if they rise."""
-    if kind.endswith("Stat"):
-        monotonic = kind != "Stat"
-        base, _ = names.of_stat(monitel.StatDefinition(name, (MEAN, COUNT, SUM), unit, "", {}, monotonic))
-        return base, {".mean": (unit, False), ".count": ("{sample}", True), ".sum": (unit, monotonic)}
-    if kind == "number":
-        return names.of("logged number", name), {"": ("", False)}
-    if kind == "counter":
-        counter = first_of_names().get(name) or monitel.counter(name, unit=unit)
-        return names.of("counter", name), {"": (counter.unit, True)}
-    return names.of("wait counter", name), {f".wait.{suffix}": each for suffix, each in WAITS.items()}
-
-
-def stored(name: str, unit: str, rises: bool) -> str:
-    """Return the name of a gauge, or of a monotonic sum, in Prometheus."""
-    metric = Metric(name=name, unit=unit)
-    metric.sum.is_monotonic = rises
-    if not rises:
-        metric.gauge.SetInParent()
-    return prometheus_names(metric)[0]
-
-
-@settings(max_examples=150)
-@given(st.lists(sources, min_size=2, max_size=30))
-def test_no_two_sources_have_one_name_in_prometheus(found: list[tuple[str, str, str]]) -> None:
-    """In any order and with any units; a source that comes again has the same name."""
-    names = MetricNames()
-    owners: dict[str, tuple[str, str]] = {}
-    given_names: dict[tuple[str, ...], str] = {}
-    for kind, name, unit in found:
-        source = kind.split()[-1], name
-        base, metrics = metrics_of(names, kind, name, unit)
-        assert base == given_names.setdefault((kind, name, unit if source[0] == "Stat" else ""), base)
-        for suffix, (metric_unit, rises) in metrics.items():
-            for key in {stored(base + suffix, "", rises=False), stored(base + suffix, metric_unit, rises)}:
-                assert source == owners.setdefault(key, source), key
 
 
 @pytest.mark.usefixtures("installed")
