@@ -7,13 +7,14 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from monitel.attributes import checked_text
-from monitel.blackbox.folder import Folder
+from monitel.attributes import checked_text, escape_surrogates
+from monitel.blackbox.folder import Folder, FolderError, make_folder
 from monitel.blackbox.settings import default_root, runs_dir
 from monitel.console.report import FILE, is_wanted, write_report
 from monitel.handlers import log_event
@@ -21,7 +22,7 @@ from monitel.logged_numbers import log
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
 from monitel.process.launcher import is_rank_zero, launch_attributes
-from monitel.process.os_threads import Event
+from monitel.process.os_threads import Event, RLock
 from monitel.process.worker import Worker
 from monitel.run_config import config_event
 from monitel.run_events import end_if_due, leave
@@ -36,8 +37,9 @@ from monitel_run.folder import VARIABLE, is_running
 
 _log = logging.getLogger("monitel")
 _NOTHING: dict[Any, Any] = {}
-_REPORT_S = 2.0  # seconds that the process waits for its disk at the end
+_END_S, _REPORT_S = 2.0, 0.5  # seconds of an end, of which the report has at least its own, that a disk may delay
 
+_lock = RLock()  # of begins and ends
 _current: Run | None = None
 _begun = 0  # number of runs of this process
 
@@ -90,13 +92,15 @@ class Run:
 
     def end(self) -> None:
         """End the run: deliver what is recorded, and write the report. Idempotent. Never raises."""
-        self._finish(sys.exc_info()[1])
+        with _lock:
+            self._finish(sys.exc_info()[1])
 
     def __enter__(self) -> Run:  # noqa: PYI034  typing.Self is 3.11's
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self._finish(error)
+        with _lock:
+            self._finish(error)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} in {str(self.folder)!r}>"
@@ -117,9 +121,10 @@ class Run:
             _log.warning("the run %r: %s", self.name, problem)
 
     def _instrument(self) -> None:
-        from monitel.torch import instrument  # late: it requires torch
+        from monitel.torch import instrument, instrumentation  # late: it requires torch
 
-        self._exporters.append((None, instrument().uninstrument))
+        if instrumentation._running is None:  # else it is that of the program, perhaps with other options
+            self._exporters.append((None, instrument().uninstrument))
 
     def _finish(self, error: BaseException | None) -> None:
         global _current
@@ -137,15 +142,16 @@ class Run:
         atexit.unregister(self._print)
         self._keeper.stop()
         ended.keepers.pop(self.folder, None)
-        folder.started = None
         if _current is self:
-            _current = None
+            folder.started = _current = None
 
     def _take_end(self, process: Process) -> None:
         """Let the end of this process be stored, and wait for that: its disk may hang."""
         self._end = process
+        self._kept.clear()
         self._keeper.wake()
-        self._kept.wait(_REPORT_S)
+        spent = (time.time_ns() - process.seen_ns) / 1e9  # since the shutdown has begun
+        self._kept.wait(min(max(_END_S - spent, _REPORT_S), _END_S))
 
     def _keep(self) -> None:
         """Store the end of this process and write the report, unless rank zero or ``monitel run`` will write it."""
@@ -156,6 +162,8 @@ class Run:
                     others = not self._is_zero and opened.is_locked()
                 if is_wanted() and not others and not _has_parent():
                     self._page = write_report(self.folder, self.folder / FILE, title=self.name)
+        except (OSError, FolderError) as error:
+            _log.warning("the end of the run %r cannot be stored: %s", self.name, error)
         finally:
             self._kept.set()
 
@@ -195,18 +203,19 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
     global _current, _begun
     name = _checked_name(name)
     event = None if values is _NOTHING and not config else config_event(values, config)
-    if _current is not None:
-        _current.end()
-    _begun += 1
-    _current = Run(name, _make_folder(name))
+    with _lock:
+        if _current is not None:
+            _current.end()
+        _begun += 1
+        _current = run = Run(name, _make_folder(name))
     if event is not None:
         log_event(event)
-    return _current
+    return run
 
 
 def _checked_name(name: str | None) -> str:
-    if name is None:
-        return Path(sys.argv[0]).stem.strip("-") or "run"
+    if name is None:  # an embedded interpreter may have no arguments
+        name = escape_surrogates(Path(*getattr(sys, "argv", ())[:1]).stem.strip("- ")) or "run"
     if not isinstance(name, str):
         raise TypeError(f"start() takes the name of the run, a str, got {type(name).__qualname__}: {name!r:.80}")
     if not name.strip():
@@ -219,9 +228,17 @@ def _make_folder(name: str) -> Path:
     try:
         return folder.make_started(runs_dir(), name, key)
     except OSError as error:
+        reason = error
+    try:
         place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")
-        _log.warning("no run can be kept in %r, but in %r: %s", str(runs_dir()), str(place), error)
-        return folder.make_started(place, name, key)
+        make_folder(place)
+        Folder.open(place).close()  # another user may have made it
+        made = folder.make_started(place, name, key)
+    except (OSError, FolderError) as error:
+        _log.warning("no run can be kept: %s; %s", reason, error)
+        return Path(os.devnull, name.replace("\0", ""))  # no file can be there
+    _log.warning("no run can be kept in %r, but in %r: %s", str(runs_dir()), str(place), reason)
+    return made
 
 
 def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
@@ -236,6 +253,8 @@ def _has_parent() -> bool:
 
 
 def _leave_to_parent() -> None:
+    global _lock
+    _lock = RLock()
     ended.keepers.clear()
     folder.started = None
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import monitel.runs.ended as ends  # before the end: a class that is made there would hide Ctrl-C from the exit status
 from monitel.blackbox import silent
+from monitel.process.exit import finalize_with_children, is_child
+from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_launcher
 from monitel.process.os_threads import in_main_thread
 from monitel.process.sigterm import SigtermHandler, is_default
@@ -21,6 +23,7 @@ from monitel.runs.values import latest
 from monitel.training.counters import begin_run
 
 _LEDGER_S = 0.2  # seconds for the last heartbeat
+_PRIORITY = 50  # of the finalizer: after the end of the run (60), before the record is removed (0)
 
 
 class Recorded:
@@ -58,7 +61,7 @@ class Recorded:
     def close(self) -> None:
         """Store the end of this process, unless an exporter does it. Idempotent."""
         if not self.is_over:
-            self.is_over = True
+            self._end()
             self._ledger.finish(_LEDGER_S)
             if (series := silent.release(self)) is None:  # there was no place for a record
                 return
@@ -70,13 +73,32 @@ class Recorded:
 
     def _give_way(self) -> None:
         if not self.is_over:
-            self.is_over = True
+            self._end()
             self._ledger.withdraw()
+
+    def _end(self) -> None:
+        self.is_over = True
+        atexit.unregister(self.close)  # which would keep the memory and the files of the record
 
     def _terminate(self, timeout: float) -> None:
         _preempt(timeout)
         self.close()
         end_on_sigterm(timeout)  # for TensorBoard
+
+
+def _end_child() -> None:
+    if is_child() and Recorded._current is not None:
+        Recorded._current.close()
+
+
+def _leave_to_parent() -> None:
+    if Recorded._current is not None:
+        Recorded._current._end()
+        Recorded._current = None
+
+
+finalize_with_children(_end_child, priority=_PRIORITY)
+register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _preempt(_timeout: float) -> None:

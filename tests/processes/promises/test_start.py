@@ -1,6 +1,8 @@
 """``monitel.start()``: one call records, exports, and leaves a folder with a report."""
 
+import ast
 import json
+import os
 import signal
 import stat
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.processes.console.commands import RUN, outcome
 from tests.processes.promises.test_run_command import NO_EXPORTERS
+from tests.support.checks import limit
 from tests.support.commands import command
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
@@ -154,6 +157,107 @@ def test_place_that_cannot_be_written(train: Run, tmp_path: Path) -> None:
     ended = train(BEGIN + TRAIN + "print(run.folder)", env={"TMPDIR": str(tmp_path)})
     assert 1 == ended.stderr.count("no run can be kept in 'monitel-runs'")
     assert (Path(ended.stdout.strip()) / "report.html").is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+@pytest.mark.parametrize("place", ["no folder", "shared", "linked"])
+def test_no_place_at_all(train: Run, tmp_path: Path, before: str, place: str) -> None:
+    """The job goes on. A folder that others can write to, or have linked, is left out."""
+    Path("monitel-runs").touch()
+    other = tmp_path / place / f"monitel-runs-{os.geteuid()}"
+    other.parent.touch() if place == "no folder" else other.parent.mkdir()
+    if place == "shared":
+        other.mkdir()
+        other.chmod(0o777)
+    elif place == "linked":
+        other.symlink_to("..")
+    ended = train(f"{before}import tempfile\ntempfile.tempdir = {str(other.parent)!r}\n{TRAIN}print('trained')")
+    assert "trained\n" == ended.stdout
+    assert 1 == ended.stderr.count("no run can be kept: ")
+    assert 1 == ended.stderr.count("the end of the run 'my run' cannot be stored: ")
+    assert [] == [*tmp_path.rglob("run.json")]
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_disk_that_hangs_delays_the_end_by_two_seconds(train: Run, before: str) -> None:
+    """The whole end has these seconds: a disk that has delayed the exporters does not delay the report as long."""
+    hang = """
+import threading
+found, never = os.open, threading.Event()
+def hang(*given, **options):
+    if threading.current_thread().name in {'monitel-run-end', 'monitel-otlp-ledger', 'monitel-disk'}:
+        never.wait()
+    return found(*given, **options)
+os.open = hang
+began = time.monotonic()
+run.end()
+print(time.monotonic() - began)
+"""
+    ended = train(before + TRAIN + hang)
+    assert float(ended.stdout) < limit(3.0)
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_runs_in_threads_and_children(train: Run, before: str) -> None:
+    """Each one has a ledger and a report: children of multiprocessing skip the functions for the exit."""
+    script = """
+import multiprocessing, threading
+def work(number):
+    run = monitel.start(f"my run {number}")
+    run.log(loss=number, step=1)
+    if number < 3:
+        run.end()
+threads = [threading.Thread(target=work, args=(each,)) for each in range(3)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+child = multiprocessing.get_context("fork").Process(target=work, args=(3,))
+child.start()
+child.join()
+"""
+    train(before + script)
+    assert {folder(1, f"my-run-{each}") / "report.html" for each in range(4)} == {*Path().rglob("report.html")}
+    losses = {each["run"]: each["loss"] for each in json.loads(command("runs", "--json").output)["runs"]}
+    assert {folder(1, f"my-run-{each}").name for each in range(4)} == {*losses}
+    assert 3 == losses[folder(1, "my-run-3").name]
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_runs_that_have_ended_leave_nothing_open(train: Run, before: str) -> None:
+    """Such as one in each cell of a notebook."""
+    script = """
+import gc
+counts = []
+for _ in range(4):
+    with monitel.start() as run:
+        run.log(loss=1, step=1)
+    gc.collect()
+    counts.append((len(os.listdir('/proc/self/fd')), threading.active_count()))
+print(counts[1:])
+"""
+    first, *others = ast.literal_eval(train(before + "import threading" + script).stdout)
+    assert [first] * 2 == others
+
+
+@pytest.mark.parametrize(("arguments", "name"), [("[]", "run"), ("['/x/\\udc80.py']", "\\udc80")])
+def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
+    assert f"{name}\n" == train(f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)").stdout
+
+
+def test_another_pipeline_of_the_run_is_in_its_report(train: Run) -> None:
+    """The end waits for the report of each of them, also on a slow disk."""
+    script = """
+import threading
+import monitel.started_run
+import monitel_otlp
+write, never = monitel.started_run.write_report, threading.Event()
+monitel.started_run.write_report = lambda *given, **named: never.wait(0.3) or write(*given, **named)
+run = monitel.start("my run")
+monitel_otlp.configure(service_name="other")
+run.log(loss=1 / 3, step=1)
+"""
+    train(BEGIN + script)
+    assert "0.333" in report()
 
 
 def test_report_can_be_switched_off(train: Run) -> None:

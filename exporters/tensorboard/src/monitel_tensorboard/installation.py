@@ -190,7 +190,7 @@ def install(
 def start(_name: str, folder: Path, _run_id: str) -> tuple[object, Callable[[], object]]:
     """Write the files of a run that :func:`monitel.start` begins: an entry point of ``monitel.writers``."""
     installation = install(folder)
-    return installation, installation.uninstall
+    return installation, lambda: installation.uninstall(EXIT_TIMEOUT)
 
 
 def _run_dir(log_dir: str, *, resumed: bool) -> str:
