@@ -80,7 +80,8 @@ def _ended_badly(job: Job) -> Verdict | None:
 
 def _end(kind: str, first: Process) -> str:
     """Return how and when the first process ended."""
-    text = _how(first) + (" before the first step" if first.step is None else f" at step {first.step:,}")
+    when = f"after {counted(first.made, 'step')}" if first.made else "before the first step"
+    text = f"{_how(first)} {when if first.step is None else f'at step {first.step:,}'}"
     return f"{text}: {first.failure[:_LONGEST_FAILURE]}" if kind == "failed" and first.failure else text
 
 

@@ -130,8 +130,12 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         ("dead: ranks 0 and 1 killed by SIGKILL at step 300",),
     ),
     "a death without a cause": (
-        [trains(None, state="dead", step=None)],
+        [trains(None, state="dead", step=None, steps=0)],
         ("dead: process 100 died of an unknown cause before the first step",),
+    ),
+    "steps that the program has not numbered": (
+        [trains(None, state="dead", step=None)],
+        ("dead: process 100 died of an unknown cause after 100 steps",),
     ),
     "a failure comes before the deaths that it causes": (
         [trains(0, 2, **KILLED, seen=9.0), trains(1, 2, state="ended", status="failed", seen=8.0)],
