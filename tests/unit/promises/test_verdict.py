@@ -130,8 +130,8 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         ("dead: ranks 0 and 1 killed by SIGKILL at step 300",),
     ),
     "a death without a cause": (
-        [trains(None, state="dead", step=None, steps=0)],
-        ("dead: process 100 died of an unknown cause before the first step",),
+        [trains(0, state="dead", step=None, steps=0)],
+        ("dead: rank 0 died of an unknown cause before the first step", 0),
     ),
     "steps that the program has not numbered": (
         [trains(None, state="dead", step=None)],
