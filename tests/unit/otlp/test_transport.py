@@ -107,7 +107,7 @@ def test_encrypted_attempt_ends(
         if through_proxy:
             monkeypatch.setenv("HTTPS_PROXY", peer.url)
             url = "https://192.0.2.1:4318"
-        answer = attempt(transport(url), timeout=1.0)
+        answer = attempt(transport(url), timeout=2.0)
         assert peer.requests[-1].startswith(b"POST /v1/logs HTTP/1.1")
     assert (Consequence.DELIVERED if behave is hostile.drips_body else Consequence.RETRY) is answer.consequence, answer
 
