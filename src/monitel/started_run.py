@@ -108,11 +108,11 @@ class Run:
     def _start_exporters(self) -> None:
         run_id = str(launch_attributes().get("training.run.id", self.folder.name))
         recording, problems = exporters.load()
-        starts = [each.start for each in recording] or [_record]
-        if self._is_zero:
-            writers, others = exporters.load(exporters.WRITERS)
-            starts, problems = starts + writers, problems + others
-        for start_one in starts:
+        writers, others = exporters.load(exporters.WRITERS) if self._is_zero else ([], [])
+        problems += others
+        for start_one in (*(each.start for each in recording), _record, *writers):
+            if start_one is _record and self._exporters:
+                continue
             try:
                 self._exporters.append(start_one(self.name, self.folder, run_id))
             except Exception as error:
@@ -154,14 +154,19 @@ class Run:
         self._kept.wait(min(max(_END_S - spent, _REPORT_S), _END_S))
 
     def _keep(self) -> None:
-        """Store the end of this process and write the report, unless rank zero or ``monitel run`` will write it."""
+        """Store the end of this process and write the report, unless rank zero or ``monitel run`` will write it.
+
+        ``monitel run`` writes that of the last run of a process.
+        """
+        has_parent = is_running(os.environ.get(VARIABLE, ""))
         try:
             if self._end is not None:
                 ended.write_end(self.folder, self._end, ended.ONLY)
                 with closing(Folder.open(self.folder)) as opened:
                     others = not self._is_zero and opened.is_locked()
-                if is_wanted() and not others and not _has_parent():
-                    self._page = write_report(self.folder, self.folder / FILE, title=self.name)
+                if is_wanted() and not others and (self._is_over or not has_parent):
+                    page = write_report(self.folder, self.folder / FILE, title=self.name)
+                    self._page = None if has_parent else page
         except (OSError, FolderError) as error:
             _log.warning("the end of the run %r cannot be stored: %s", self.name, error)
         finally:
@@ -182,7 +187,8 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
     * At the end the report ``report.html`` is written into the folder, unless MONITEL_REPORT is false.
 
     Ranks of a job share a folder if their launcher names the run, or if torchrun or ``monitel run`` has started them.
-    So do the attempts of a run. A second call ends the first run, and begins another one.
+    So do the attempts of a run. A second call ends the first run, and begins another one. A forked child that trains
+    calls start() itself.
 
     Args:
         name: Name of the run, by default that of the script. It is also the ``service.name``, unless OTEL_SERVICE_NAME
@@ -246,10 +252,6 @@ def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[],
     attributes = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or name, **launch_attributes()}
     recorded = Recorded(default_root(), {**attributes, "training.run.id": run_id})
     return recorded, recorded.close
-
-
-def _has_parent() -> bool:
-    return is_running(os.environ.get(VARIABLE, ""))
 
 
 def _leave_to_parent() -> None:

@@ -54,8 +54,8 @@ def print_summary(
             [with_cause(each, cause(each.owner)) for each in reported if each.owner is not None]
         )
         for each, process in zip(reported, found, strict=True):
-            if process.status != each.status and each.pid is not None:
-                correct_status(Path(each.spool).parent, each.pid, each.started_ns, process.status)
+            if process.status != each.status and each.pid is not None and each.store:
+                correct_status(Path(each.store), each.pid, each.started_ns, process.status)
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]

@@ -136,23 +136,23 @@ def store_of(root: Path, identity: RunIdentity) -> Path:
     return root / LEDGERS / identity.folder if started is None else started
 
 
-def open_run(root: Path, identity: RunIdentity) -> Folder:
-    """Return the folder of a run, locked; it is made if it is missing.
+def open_run(path: Path, run: str = "") -> Folder:
+    """Return the folder of a run, which may have an id, locked; it is made if it is missing.
 
     If a new one is made below the folder of spools, the oldest runs there are removed. InUseError is raised if another
     process uses it.
     """
-    path = store_of(root, identity)
-    if path != started:
+    is_ledger = path.parent.name == LEDGERS
+    if is_ledger:
         make_folder(path.parent)
     is_new = make_folder(path)
     folder = Folder.open(path)
     try:
         if not folder.lock():
             words = f"{str(folder.path)!r} is in use by a running process"
-            advice = f" with the same run id, {identity.run!r}: two jobs need two ids" if identity.run else ""
+            advice = f" with the same run id, {run!r}: two jobs need two ids" if run else ""
             raise InUseError(words + advice)
-        if is_new:
+        if is_new and is_ledger:
             with closing(Folder.open(path.parent)) as ledgers:
                 _prune(ledgers, [each for each in ledgers.names() if each.startswith(_FOLDERS) and each != path.name])
     except BaseException:
@@ -240,10 +240,10 @@ def _describe(path: Path, error: Exception) -> str:
     return f"the ledger in {str(path)!r} {reason}"
 
 
-def correct_status(root: Path, pid: int, began_ns: int, status: str) -> None:
+def correct_status(path: Path, pid: int, began_ns: int, status: str) -> None:
     """Store the status with which the attempt of a process id has ended, as its parent has seen it. Never raises."""
-    with suppress(OSError, FolderError):
-        for folder, found in stored_runs(root, [], check=True):
-            attempt = found.attempt
-            if attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}") and folder.lock():
-                store(folder, replace(found, attempt=replace(attempt, status=status)))
+    with suppress(OSError, FolderError, StoredError), closing(Folder.open(path)) as folder:
+        found = decode(folder.read(FILE, LIMIT_BYTES + 1))
+        attempt = found.attempt
+        if attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}") and folder.lock():
+            store(folder, replace(found, attempt=replace(attempt, status=status)))

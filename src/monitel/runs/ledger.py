@@ -116,11 +116,15 @@ class RunLedger:
         self._worker.stop()
 
     def in_child(self) -> RunLedger | None:
-        """Leave the ledger to the parent, in a forked child; return one for the child if the parent has not begun."""
+        """Leave the ledger to the parent, in a forked child; return one for the child if the parent has not begun.
+
+        A run that :func:`monitel.start` has begun is that of the parent.
+        """
         folder, self._folder, self._given_up = self._folder, None, True
         if folder is not None:
             folder.close()
-        return RunLedger(self._root, self._attributes, forked=True) if self._place is None else None
+        is_free = self._place is None and not self._is_started
+        return RunLedger(self._root, self._attributes, forked=True) if is_free else None
 
     def _on_first_step(self, _step: int) -> None:
         unwatch(self._on_first_step)
@@ -192,7 +196,7 @@ class RunLedger:
             self._given_up = True
             return None
         try:
-            folder = open_run(self._root, self._identity)
+            folder = open_run(self.store, self._identity.run)
         except InUseError as error:  # an earlier attempt has not ended yet
             if self._forked or is_child():
                 _log.info("the ledger of the run is that of another process: %s", error)

@@ -25,7 +25,7 @@ NOW = END + 723 * S
 def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True) -> None:
     activities = {name: round(each * S) for name, each in seconds.items()}
     attributes = {"training.run.id": run} if run else {}
-    with closing(files.open_run(root, files.identify(attributes))) as folder:
+    with closing(files.open_run(files.store_of(root, files.identify(attributes)))) as folder:
         attempt = Attempt("one", activities, last_ns, status="completed" if ended else "")
         files.store(folder, History(RunTime(run), attempt))
 

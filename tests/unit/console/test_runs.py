@@ -34,7 +34,9 @@ def store(
     **losses: float,
 ) -> None:
     last_ns = start_ns + seconds * S
-    with closing(files.open_run(Path("runs"), files.identify({"training.run.id": run} if run else {}))) as folder:
+    with closing(
+        files.open_run(files.store_of(Path("runs"), files.identify({"training.run.id": run} if run else {})))
+    ) as folder:
         marks = () if step is None else ((step, 0),)
         activities = {"startup": S, "step": (seconds - 1) * S}
         values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())

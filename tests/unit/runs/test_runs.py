@@ -12,7 +12,7 @@ import pytest
 
 from monitel.console.runs import read_runs
 from monitel.runs import folder
-from monitel.runs.folder import FILE, LEDGERS, identify, open_run, store
+from monitel.runs.folder import FILE, LEDGERS, identify, open_run, store, store_of
 from monitel.runs.history import Attempt, History, RunTime, decode, encode
 from monitel.runs.values import LIMIT_BYTES, LONGEST_TEXT, MOST, CurrentValues, RunValues, Scalar, Value
 
@@ -39,7 +39,7 @@ def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
 
 def write(root: Path, stored: History) -> Path:
     """Write the file of a run as a process does that ends, and return its path."""
-    with closing(open_run(root, identify({"training.run.id": stored.earlier.run}))) as opened:
+    with closing(open_run(store_of(root, identify({"training.run.id": stored.earlier.run})))) as opened:
         store(opened, stored)
     return opened.path / FILE
 
@@ -47,7 +47,7 @@ def write(root: Path, stored: History) -> Path:
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay, but nothing open."""
     monkeypatch.setattr(folder, "RUNS", 3)
-    busy = open_run(tmp_path, identify({"training.run.id": "busy"}))
+    busy = open_run(store_of(tmp_path, identify({"training.run.id": "busy"})), "busy")
     store(busy, history("busy"))
     os.utime(busy.path, ns=(0, 0))
     notes = tmp_path / LEDGERS / "notes"
@@ -63,6 +63,9 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"busy", "run 4", "run 5"} == set(found)
     assert notes.is_dir()
     assert 1 == len({*opened})  # descriptors
+    for number in range(6):  # runs that monitel.start() has begun are no such runs, whatever their names
+        open_run(tmp_path / "runs" / f"run-{number}").close()
+    assert 6 == len([*(tmp_path / "runs").iterdir()])
 
 
 COUNTER, STAT = Value("samples", (), "", 8, 2, "process"), Value("loss.count", (), "", 4, 2, "pipeline")
