@@ -124,7 +124,7 @@ class Curves:
 
     def _add(self, key: Key, unit: str, step: int | None, value: float) -> None:
         if (growing := self._growing.get(key)) is None:
-            if len(self._growing) == _MOST:
+            if len(self._growing) >= _MOST and key != (STEP_TIME, ()):  # that one has always a place
                 return
             growing = self._growing[key] = _Growing(unit)
         growing.add(step, value)

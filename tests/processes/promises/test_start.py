@@ -256,7 +256,7 @@ def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
 
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
 def test_forked_child_has_its_own_run(train: Run, before: str) -> None:
-    """What it records before it calls start() is not in the ledger of its parent, or in a hidden one."""
+    """Its numbers before start() are in no ledger, neither in that of its parent nor in a hidden one."""
     child = """
 if os.fork() == 0:
     run.log(loss=2.0, step=11)

@@ -30,6 +30,16 @@ def steps(found: Curve) -> list[int]:
     return [each.step for each in found.points]
 
 
+def test_time_of_steps_has_a_place() -> None:
+    curves = Curves()
+    curves.new.extend((series(f"number {each}"), 1, 1.0, "") for each in range(1_000))
+    curves.take()
+    for made in (1, 2):
+        curves.note_steps(made, made * 10**9, made)
+    found = stored(curves)
+    assert (61, STEP_TIME, 1.0) == (len(found), found[-1].name, found[-1].last)
+
+
 def test_long_curve_has_few_points_with_all_numbers() -> None:
     """The means are those of all numbers, and no extreme is lost."""
     curves, loss = Curves(), series(split="train")

@@ -63,7 +63,7 @@ def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert {"busy", "run 4", "run 5"} == set(found)
     assert notes.is_dir()
     assert 1 == len({*opened})  # descriptors
-    for number in range(6):  # runs that monitel.start() has begun are no such runs, whatever their names
+    for number in range(6):  # runs that monitel.start() has begun stay, whatever their names
         open_run(tmp_path / "runs" / f"run-{number}").close()
     assert 6 == len([*(tmp_path / "runs").iterdir()])
 
