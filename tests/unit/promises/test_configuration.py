@@ -292,7 +292,7 @@ def test_everything_is_sent_each_interval(receiver: Receiver, monkeypatch: pytes
 def what_is_sent(receiver: Receiver, **arguments: Any) -> set[Any]:
     """Record something of each kind; return points by metric and attributes, names of records, and spans by step."""
     receiver.requests.clear()
-    with monitel_otlp.configure(endpoint=receiver.url, **arguments):
+    with monitel_otlp.configure(endpoint=receiver.url, **arguments) as pipeline:
         for step in range(4):
             monitel.set_step(step)
             for name in ("own", "folded", "folded"):
@@ -302,6 +302,7 @@ def what_is_sent(receiver: Receiver, **arguments: Any) -> set[Any]:
             Stat("wide", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}).add(1.0)
         logging.getLogger("mine").warning("below")
         logging.getLogger("mine").error("at the level")
+        pipeline.shutdown(DEADLINE)
     points = {(each.metric, repr(each.attributes)) for each in receiver.all_points() if each.metric[:4] == "wide"}
     spans = {(each.name, each.attributes["training.step"]) for each in receiver.spans()}
     return points | spans | {each.name or each.body for each in receiver.records()}
