@@ -180,3 +180,4 @@ def test_exit_does_not_wait_for_a_disk_that_hangs(receiver: Receiver, train: Run
     line = last_line(ended.stderr)
     assert ((100, None) if url else (None, 100)) == (line.events, line.dropped)
     assert (100 if url else 0) == len(receiver.records("event"))
+    assert url or "dropped 100 (exit 100)" in ended.stderr

@@ -154,10 +154,11 @@ def test_poisoned_window_is_the_only_one_lost(receiver: Receiver, start: Start, 
 
 
 def test_requests_fit_the_default_limit_of_grpc_servers(receiver: Receiver, start: Start) -> None:
-    """10 MB of events are sent in order, in requests of at most 3.5 MiB."""
+    """10 MB of events are sent in order, in requests of at most 3.5 MiB, and of at most 500 events."""
     pipeline = start()
-    for number in range(100):
-        monitel.emit("event", number=number, text="x" * 100_000)
+    for number in range(1200):
+        monitel.emit("event", number=number, text="x" * 100_000 * (number < 100))
     assert pipeline.force_flush(DEADLINE)
     assert max(len(request.body) for request in receiver.of("logs")) <= 3.5 * 2**20
-    assert list(range(100)) == [record.attributes["number"] for record in receiver.records()]
+    assert max(len(request.records) for request in receiver.of("logs")) <= 500
+    assert list(range(1200)) == [record.attributes["number"] for record in receiver.records()]

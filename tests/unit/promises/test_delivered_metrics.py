@@ -80,12 +80,12 @@ def test_windows_become_the_documented_metrics(
 
 
 def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: ManualClock, temporality: int) -> None:
-    """Two windows of one export are two points, with exact values, the times of the windows, and the Stat's texts."""
+    """Two windows of one export, with a gap, are two points: exact values, the windows' times, and the Stat's texts."""
     pipeline = start()
     stat = Stat(
         "x", list(Aggregation), 60.0, unit="s", description="a step", attributes={"split": "val"}, monotonic=True
     )
-    close_windows(stat, clock, [1.0, 4.0], [2.0])
+    close_windows(stat, clock, [1.0, 4.0], [], [2.0])
     assert pipeline.force_flush(DEADLINE)
     values = {"mean": [2.5, 2.0], "value": [4.0, 2.0], "max": [4.0, 2.0], "min": [1.0, 2.0], "stddev": [1.5, 0.0]}
     values |= {"p50": [1.0, 2.0], "p90": [4.0, 2.0], "p95": [4.0, 2.0], "p99": [4.0, 2.0]}
@@ -100,10 +100,10 @@ def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: M
         assert point.proto.HasField("as_int") == (point.metric == "x.count")
     for suffix in values:
         first, second = receiver.points(f"x.{suffix}")
-        assert [START_NS + MINUTE_NS, START_NS + 2 * MINUTE_NS] == [first.time_ns, second.time_ns]
+        assert [START_NS + MINUTE_NS, START_NS + 3 * MINUTE_NS] == [first.time_ns, second.time_ns]
         starts = [0, 0]
         if suffix in {"count", "sum"}:
-            starts = [START_NS, START_NS if temporality == CUMULATIVE else START_NS + MINUTE_NS]
+            starts = [START_NS, START_NS if temporality == CUMULATIVE else START_NS + 2 * MINUTE_NS]
         assert starts == [first.start_ns, second.start_ns]
         zeros = [(each.value, each.time_ns, each.start_ns) for each in receiver.start_points(f"x.{suffix}")]
         is_total = suffix in {"count", "sum"} and temporality == CUMULATIVE

@@ -72,10 +72,13 @@ def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock, 
         each.export_chrome_trace(tmp_path / "trace.json")
         found = [(row["name"], row["ph"], row["ts"], row["dur"]) for row in read(tmp_path / "trace.json")]
         assert expected == found
-    with profile() as other:
-        pass
+    with profile() as other, record_function("a; b"):
+        clock.advance(1)
     with pytest.raises(AssertionError, match="requires with_stack=True"):
         other.export_stacks(tmp_path / "none.txt")
+    other.with_stack = True
+    other.export_stacks(tmp_path / "stacks.txt")
+    assert "a__b 1000000\n" == (tmp_path / "stacks.txt").read_text()
 
 
 def test_profile_has_the_ranges_that_begin_while_it_records(clock: ManualClock) -> None:
