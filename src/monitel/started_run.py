@@ -10,8 +10,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from monitel.attributes import checked_text, escape_surrogates
 from monitel.blackbox.folder import Folder, FolderError, make_folder
@@ -19,10 +20,12 @@ from monitel.blackbox.settings import default_root, runs_dir
 from monitel.console.report import FILE, is_wanted, write_report
 from monitel.handlers import log_event
 from monitel.logged_numbers import log
+from monitel.process.exit import imports_main
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
 from monitel.process.launcher import is_rank_zero, launch_attributes
-from monitel.process.os_threads import Event, RLock
+from monitel.process.os_threads import Event as Signal
+from monitel.process.os_threads import RLock
 from monitel.process.worker import Worker
 from monitel.run_config import config_event
 from monitel.run_events import end_if_due, leave
@@ -34,6 +37,9 @@ from monitel.stats.registry import flush
 from monitel.text import near, warn
 from monitel.training.step import set_step
 from monitel_run.folder import VARIABLE, is_running
+
+if TYPE_CHECKING:
+    from monitel.event import Event
 
 _log = logging.getLogger("monitel")
 _NOTHING: dict[Any, Any] = {}
@@ -60,7 +66,7 @@ class Run:
         self._is_over = False
         self._is_zero = is_rank_zero(launch_attributes())
         self._end: Process | None = None  # of this process
-        self._kept = Event()
+        self._kept = Signal()
         self._page: Path | None = None
         self._keeper = Worker("monitel-run-end", self._keep)
         self._exporters: list[tuple[object, Callable[[], object]]] = []  # each with the function that ends it
@@ -177,6 +183,22 @@ class Run:
             warn(f"report: {near(self._page)}")
 
 
+class _LaterRun:
+    """The run of a child of multiprocessing that imports the main module: workers never use it."""
+
+    def __init__(self, begin: Callable[[], Run]) -> None:
+        self._begin = cache(begin)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._begin(), name)
+
+    def __enter__(self) -> Run:
+        return self._begin().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        self._begin().__exit__(*error)
+
+
 def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> Run:
     """Begin a run: record this process, and export with everything that is installed.
 
@@ -188,7 +210,7 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
 
     Ranks of a job share a folder if their launcher names the run, or if torchrun or ``monitel run`` has started them.
     So do the attempts of a run. A second call ends the first run, and begins another one. A forked child that trains
-    calls start() itself.
+    calls start() itself; in a spawned one that imports the main module, a run begins with its first use.
 
     Args:
         name: Name of the run, by default that of the script. It is also the ``service.name``, unless OTEL_SERVICE_NAME
@@ -206,9 +228,15 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
         >>> run.log(loss=0.25, step=1)
         >>> run.end()
     """
-    global _current, _begun
     name = _checked_name(name)
     event = None if values is _NOTHING and not config else config_event(values, config)
+    if imports_main():
+        return cast("Run", _LaterRun(lambda: _begin(name, event)))
+    return _begin(name, event)
+
+
+def _begin(name: str, event: Event | None) -> Run:
+    global _current, _begun
     with _lock:
         if _current is not None:
             _current.end()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from monitel.process.fork import register_at_fork
 
-__all__ = ["finalize", "finalize_with_children", "is_child"]
+__all__ = ["finalize", "finalize_with_children", "imports_main", "is_child"]
 
 _in_children: list[tuple[Callable[[], object], int]] = []
 _registered = False
@@ -17,6 +17,12 @@ def is_child() -> bool:
     """Return True in a child of multiprocessing."""
     processes = sys.modules.get("multiprocessing.process")
     return processes is not None and processes.parent_process() is not None
+
+
+def imports_main() -> bool:
+    """Return True while multiprocessing imports the main module in a child that it spawns, or in its server."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and getattr(processes.current_process(), "_inheriting", False)
 
 
 def finalize(function: Callable[[], object], priority: int) -> None:

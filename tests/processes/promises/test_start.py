@@ -270,6 +270,30 @@ os.wait()
     assert 2 == len([*Path("monitel-runs").rglob("ledger.json")])
 
 
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_worker_that_imports_the_script_begins_no_run(train: Run, before: str, method: str) -> None:
+    """Unless it uses it."""
+    script = f"""
+from multiprocessing import get_context
+run = monitel.start("my run")
+def work(number):
+    if number == 3:
+        run.log(loss=3.0, step=1)
+        run.end()
+if __name__ == "__main__":
+    run.log(loss=1.0, step=1)
+    with get_context({method!r}).Pool(1) as pool:
+        pool.map(work, range(4))
+        pool.close()
+        pool.join()
+"""
+    train(before + script, fresh=True)
+    losses = {each["run"]: each["loss"] for each in json.loads(command("runs", "--json").output)["runs"]}
+    assert {folder(1).name: 1.0, folder(2).name: 3.0} == losses
+    assert {folder(1), folder(2)} == {*Path("monitel-runs").iterdir()}
+
+
 def test_exporter_that_cannot_start_is_replaced(train: Run) -> None:
     """The run is recorded as without it."""
     ended = train(f"{BEGIN}import monitel_otlp.configuration\nmonitel_otlp.configuration.configure = None\n{TRAIN}")
