@@ -195,8 +195,8 @@ class _LaterRun:
     def __enter__(self) -> Run:
         return self._begin().__enter__()
 
-    def __exit__(self, *error: object) -> None:
-        self._begin().__exit__(*error)
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._begin().__exit__(kind, error, traceback)
 
 
 def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> Run:
