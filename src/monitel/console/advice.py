@@ -16,6 +16,7 @@ _MUCH, _MUCH_NS = 10, 60 * 10**9  # percent of the time, and time, from which an
 _LOADER = "more workers for the loader, faster storage, or a copy on the local disk"
 _SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.checkpoint.async_save()"
 
+DIVERGED = "Lower the learning rate, clip gradients, or look at the batch in which this begins."  # a loss
 _BY_KIND = {
     "failed": ("Read the exception below. If several ranks failed, the first one is usually the cause.", ""),
     "ended": ("Read the end of its output. This in front of the command records its exit status:", "monitel run --"),
@@ -27,7 +28,7 @@ _BY_KIND = {
     "compile-storm": ("Mark the shapes that change as dynamic, or pad batches. torch.recompile has the reason.", ""),
     "input-bound": (f"The loader is slower than the step: {_LOADER}.", ""),
     "checkpoint-bound": (f"Make checkpoints cheaper: {_SAVE_LESS}.", ""),
-    "unknown": ("Call monitel.torch.instrument(), or without torch monitel.set_step() in each step.", ""),
+    "unknown": ("Record each step with its number, for instance by run.log(loss=loss, step=step).", ""),
     "healthy": ("Nothing needs to be done. To compare it with other runs, see their names:", "monitel runs"),
 }
 #: What to look at on a late rank, by the stage.
@@ -67,6 +68,5 @@ def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
     text, command = _BY_KIND[found.kind]
     if command != _AUTOPSY:
         return text, command
-    about = [each.pid for each in job.running if each.rank == found.rank]
-    pid = f" {about[0]}" if found.rank is not None and about and about[0] else ""
-    return text, "" if job.over else f"{command}{pid}"
+    pids = [f" {each.pid}" for each in job.running if each.pid and each.rank == found.rank is not None]
+    return text, "" if job.over else "".join([command, *pids[:1]])

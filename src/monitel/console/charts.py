@@ -128,12 +128,12 @@ class _Axis(NamedTuple):
     is_log: bool = False
 
     @classmethod
-    def around(cls, low: float, high: float) -> _Axis:
-        """Return the axis of values, none of which is at its ends: a constant is in the middle."""
+    def around(cls, low: float, high: float, usual: float) -> _Axis:
+        """Return the axis of values, none of which is at its ends, where few are below the usual one."""
         room = 0.06 * (high - low)
         if high - low <= max(_FLAT * max(abs(low), abs(high)), 1 / _LARGEST):
             room = abs(high) / 2 if abs(high) > 1 / _LARGEST else 1.0
-        elif low > 0 and high / low > _LOG:
+        elif low > 0 and high / usual > _LOG:
             return cls(math.log10(low) - 0.1, math.log10(high) + 0.1, is_log=True)
         elif low > 0 and high / low > _ZERO:
             return cls(0.0, high + room)
@@ -169,10 +169,11 @@ class _Plot:
         self._first, self._last, alone = min(steps), max(steps), len({*steps}) == 1
         self._x = _Axis(self._first - alone, self._last + alone)
         self._low, usual, self._high = min(each.least for each in points), ends[int((1 - _RARE) * len(ends))], ends[-1]
-        self._y = _Axis.around(self._low, self._high)
+        least = sorted(each.mean for each in points)[int(_RARE * len(points))]
+        self._y = _Axis.around(self._low, self._high, least)
         self.notes = ["logarithmic axis"] if self._y.is_log else []
         if not self._y.is_log and 0 < _FAR * (usual - self._low) < self._high - self._low:
-            self._y = _Axis.around(self._low, usual)
+            self._y = _Axis.around(self._low, usual, usual)
             step = max(points, key=lambda each: each.largest).step
             self.notes.append(f"up to {in_words(self._high, self._unit)} near step {step:,}")
 

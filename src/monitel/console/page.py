@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 import monitel
-from monitel.console.advice import advice
+from monitel.blackbox.forms import REPORTED
+from monitel.console.advice import DIVERGED, advice
 from monitel.console.autopsy import stack_lines
 from monitel.console.charts import bar, chart, colour, in_words, label, stem
 from monitel.console.lateness import STAGES
@@ -22,7 +24,7 @@ from monitel.console.runs import RUNNING, Run
 from monitel.runs.curves import STEP_TIME, Curve
 from monitel.runs.history import RunTime
 from monitel.runs.process import COMPLETED, Process
-from monitel.runs.shares import parts_of, sentences
+from monitel.runs.shares import parts_of, sentences, shows_work
 from monitel.runs.values import RunValues, Value
 from monitel.text import Screen, counted, duration, moment, named, number, percent, step_rate
 
@@ -57,7 +59,7 @@ def page(
     title = short(title, _LONGEST_TITLE)
     parts = [
         _header(title, run, jobs, time),
-        "" if job is None else _verdict(job, time),
+        "" if job is None else _verdict(job, time, None if run is None else run.loss),
         _section("Where the time went", () if time is None else _times(time)),
         _section("Numbers", _numbers(curves, values.values)),
         _section("Stages of a step", () if job is None else _stages(job)),
@@ -122,7 +124,10 @@ def _capital(text: str) -> str:
 
 
 def _header(title: str, run: Run | None, jobs: Sequence[Job], time: RunTime | None) -> Markup:
-    state = run.outcome if run is not None else _state(jobs[-1]) if jobs else "nothing was recorded"
+    is_newer = jobs and jobs[-1].over and any(not each.rank for each in jobs[-1].processes)  # than the ledger
+    state = "nothing was recorded" if run is None else run.outcome
+    if jobs and (run is None or (is_newer and state == RUNNING)):
+        state = _state(jobs[-1])
     facts = (tag("div", tag("dt", name), tag("dd", text)) for name, text in _facts(run, jobs, time).items() if text)
     pill = tag("span", state, class_=f"state {_LOOKS.get(state, 'bad')}")
     return tag("header", tag("h1", title), pill, tag("dl", *facts, class_="facts"))
@@ -153,17 +158,18 @@ def _facts(run: Run | None, jobs: Sequence[Job], time: RunTime | None) -> dict[s
     }
 
 
-def _verdict(job: Job, time: RunTime | None) -> Markup:
+def _verdict(job: Job, time: RunTime | None, loss: Value | None) -> Markup:
     found = job.verdict
-    kind, _, reason = found.text.partition(": ")
+    look, (kind, _, reason) = _LOOKS.get(found.kind, "bad"), found.text.partition(": ")
     next_step, command = advice(job, time)
+    if found.kind == "healthy" and loss is not None and not isfinite(loss.value):
+        look, kind, reason, next_step, command = "bad", f"{short(loss.name)} is {loss.value}", found.text, DIVERGED, ""
     return tag(
         "section",
         tag("h2", _capital(kind)),
         tag("p", _capital(reason), class_="reason"),
-        tag("p", tag("b", "Next: "), next_step),
-        tag("code", command) if command else "",
-        class_=f"verdict {_LOOKS.get(found.kind, 'bad')}",
+        tag("p", tag("b", "Next: "), next_step, " ", tag("code", command) if command else ""),
+        class_=f"verdict {look}",
     )
 
 
@@ -178,7 +184,7 @@ def _numbers(curves: Sequence[Curve], values: Sequence[Value]) -> Iterator[Marku
     last = [Value(each.name, each.attributes, each.unit, each.last, 0) for each in curves]
     loss = Run(RunTime(), values=RunValues(values=tuple(last))).loss
     first = None if loss is None else stem(loss.name)
-    names = sorted(groups, key=lambda name: (name != first, name == STEP_TIME))  # stable
+    names = sorted(groups, key=lambda name: (name != first, not name.endswith("loss"), name == STEP_TIME))  # stable
     if STEP_TIME in groups:
         names.insert(_CHARTS - 1, names.pop())
     figures = _fitting((chart(groups[name], large=name == first) for name in names), _CHARTS, _OF_CHARTS)
@@ -189,6 +195,7 @@ def _numbers(curves: Sequence[Curve], values: Sequence[Value]) -> Iterator[Marku
     rows = [
         (" ".join(filter(None, (each.name, label(each.attributes)))), in_words(each.value, each.unit))
         for each in rest.values()
+        if not each.name.startswith(REPORTED)  # these are stages
     ]
     yield from _table(sorted(rows), "other number")
 
@@ -198,7 +205,8 @@ def _numbers(curves: Sequence[Curve], values: Sequence[Value]) -> Iterator[Marku
 
 def _times(time: RunTime) -> Iterator[Markup]:
     """Yield the sentences about the time of a run, and a bar with a legend."""
-    if parts := parts_of(time.activities):
+    if shows_work(time):
+        parts = parts_of(time.activities)
         texts = [f"{short(each.name)} {each.share}, {duration(each.time_ns)}" for each in parts]
         yield from (tag("p", f"{_capital(each)}.") for each in sentences(time))
         yield bar([(each.name, each.time_ns, text) for each, text in zip(parts, texts, strict=True)], time.elapsed_ns)

@@ -132,8 +132,10 @@ def _run(arguments: argparse.Namespace) -> int:
         raise known.unknown("run")
     run = known.all[-1] if arguments.name is None else known.find(arguments.name)
     place = Path(arguments.output or (run.store / FILE if is_started(run.store) else FILE)).absolute()
+    if place.is_symlink() or (place.exists() and not place.is_file()):  # such as /dev/stdout: it would be replaced
+        raise FolderError(f"{str(place)!r} is not a file")
     try:
         path = write_report(run.store, place, title=run.title or run.name)
     except OSError as error:
-        raise FolderError(f"{str(place)!r} cannot be written: {error.strerror}") from None
+        raise FolderError(f"{str(place)!r} cannot be written: {error.strerror or error}") from None
     return report(arguments, known.problems, {**run.as_json, "report": str(path)}, [near(path)])

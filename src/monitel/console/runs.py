@@ -166,7 +166,7 @@ class Runs:
 
     def __init__(self, root: Path, boxes: Path | None = None, started: Path | None = None) -> None:
         self.problems: list[str] = []  # descriptions of the files that cannot be read
-        self._root, self._boxes = root, boxes
+        self._root, self._boxes, self._started = root, boxes, started
         found = [each for folder in filter(None, (root, started)) for each in read_runs(folder, self.problems)]
         self.all = sorted(found, key=lambda run: run.time.last_ns)
 
@@ -205,15 +205,15 @@ class Runs:
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, with the names of the newest runs."""
-        root = str(self._root)
+        root = " or ".join(repr(str(each)) for each in filter(None, (self._started, self._root)))
         if not self.all:
             return FolderError(
-                f"there is no ledger of a run below {root!r}: rank zero of a job with monitel_otlp.configure() writes "
-                "one; if it has another spool_dir, give --spool-dir"
+                f"there is no ledger of a run below {root}: rank zero of a job with monitel.start() or "
+                "monitel_otlp.configure() writes one; if it has another spool_dir, give --spool-dir"
             )
         more = [f"and {len(self.all) - _LISTED:,} older ones"] if len(self.all) > _LISTED else []
         names = [each.name for each in self.all[: -_LISTED - 1 : -1]]
-        return FolderError("\n  ".join([f"there is no {what}; the runs below {root!r} are", *names, *more]))
+        return FolderError("\n  ".join([f"there is no {what}; the runs below {root} are", *names, *more]))
 
 
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:

@@ -91,6 +91,11 @@ class _Growing:
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
+def _is_first(key: Key) -> bool:
+    """Return True for the curves that others make room for: the losses, and the time of steps."""
+    return key[0] == STEP_TIME or key[0].removesuffix(".mean").endswith("loss")
+
+
 def merged(points: Iterable[Point]) -> Point:
     """Return one point for several, which have as many numbers each."""
     steps, means, least, largest = zip(*points, strict=True)
@@ -125,7 +130,10 @@ class Curves:
     def _add(self, key: Key, unit: str, step: int | None, value: float) -> None:
         if (growing := self._growing.get(key)) is None:
             if len(self._growing) >= _MOST and key != (STEP_TIME, ()):  # that one has always a place
-                return
+                others = [each for each in self._growing if not _is_first(each)] if _is_first(key) else []
+                if not others:
+                    return
+                del self._growing[others[-1]]
             growing = self._growing[key] = _Growing(unit)
         growing.add(step, value)
 

@@ -138,6 +138,11 @@ def test_ranks_share_a_folder(train: Run) -> None:
     again = command("report", f"my-run-{TODAY}-1", "--output", "again.html")
     assert (0, "again.html\n") == (again.status, again.output)
     assert "rank 1 killed by SIGKILL" in Path("again.html").read_text()
+    Path("link").symlink_to("again.html")
+    for place, words in (("link", "is not a file"), (".", "is not a file"), ("no/a.html", "cannot be written: ")):
+        refused = command("report", "--output", place)
+        assert (1, True) == (refused.status, words in refused.errors), refused
+    assert Path("link").is_symlink()
 
 
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])

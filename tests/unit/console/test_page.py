@@ -95,7 +95,12 @@ def places(path: str) -> list[tuple[int, int]]:
 def test_page_has_the_facts_of_a_run_in_their_order() -> None:
     ranks = late_ranks(step=1203, accounts={"metrics": Account(recorded=300, delivered=300)})
     values = RunValues(
-        config={"rate": 0.5, "layers": 12}, values=(Value("tokens", (), "1", 9.0, 0), Value("loss", (), "", 2.0, 0))
+        config={"rate": 0.5, "layers": 12},
+        values=(
+            Value("tokens", (), "1", 9.0, 0),
+            Value("loss", (), "", 2.0, 0),
+            Value("training.stage.duration.mean", (("stage", "data"),), "s", 1.0, 0),
+        ),
     )
     curves = [
         curve(STEP_TIME, 0.5, 0.125, unit="s"),
@@ -158,6 +163,7 @@ def test_run_without_anything_has_a_page() -> None:
     found = shown()
     assert ["run-7", "nothing was recorded"] == [*found.texts("h1"), *found.texts("span")]
     assert [] == found.texts("h2")
+    assert ["Unknown"] == shown(made_run({"startup": S}), [Job(JOB, None, ())]).texts("h2")
     assert ["Unknown"] == shown(made_run({}), [Job(JOB, None, ())]).texts("h2")
 
 
@@ -239,6 +245,26 @@ def test_number_that_is_not_finite_is_a_mark_with_a_word() -> None:
     assert {"then nan", "then inf"} < {*found.texts("text")}
     assert ["bad", "bad"] == found.values("class", of="output")
     assert "no finite number was recorded" in found.after("Numbers")
+
+
+def test_loss_that_is_not_finite_is_not_called_healthy() -> None:
+    job = Job(JOB, None, (ended(0),))
+    vars(job)["verdict"] = Verdict("healthy", "healthy: 8 steps/s")
+    found = shown(made_run(values=RunValues(values=(Value("loss", (), "", float("nan"), 0),))), [job])
+    assert "Loss is nan" == found.texts("h2")[0]
+    assert "verdict bad" in found.values("class", of="section")
+    assert found.after("Loss is nan").startswith("Healthy: 8 steps/sNext: Lower the learning rate")
+
+
+def test_run_whose_processes_have_ended_is_not_running() -> None:
+    """The ledger may be older than the ends, on a busy machine."""
+    jobs = jobs_of([ended(0, status="failed")])
+    assert "failed" in shown(made_run(outcome="running"), jobs).texts("span")
+    assert "running" in shown(made_run(outcome="running"), jobs_of([ended(1)])).texts("span")
+
+
+def test_rare_small_values_do_not_make_an_axis_logarithmic() -> None:
+    assert "logarithmic" not in shown(curves=[curve("a", *[1.0, 2.0] * 60, 1e-9)]).text
 
 
 def test_neighbours_of_a_long_curve_become_one_point_with_a_band() -> None:

@@ -108,8 +108,20 @@ def test_time_of_steps() -> None:
 def test_number_of_curves_is_limited() -> None:
     curves = Curves()
     for number in range(100):
-        curves.new.append((series(f"loss {number}"), 1, 1.0, ""))
+        curves.new.append((series(f"layer {number}"), 1, 1.0, ""))
     assert 60 == len(stored(curves))
+
+
+def test_losses_and_step_time_have_room_among_many_curves() -> None:
+    curves = Curves()
+    for number in range(70):
+        curves.new.append((series(f"layer {number}"), 1, 1.0, ""))
+    for end in ("", ".mean"):
+        curves.new.append((series("train/loss"), 1, 1.0, end))
+    curves.take()
+    curves.note_steps(1, 10**9, 1)
+    curves.note_steps(2, 2 * 10**9, 2)
+    assert ["train/loss", "train/loss.mean", STEP_TIME] == [each.name for each in stored(curves)[58:]]
 
 
 @pytest.mark.parametrize(
