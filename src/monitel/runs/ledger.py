@@ -62,7 +62,7 @@ class RunLedger:
         self._identity = identify(attributes)
         self.store = store_of(self._root, self._identity)  # the folder of the run; other ranks have the same, if any
         self.curves = Curves()
-        self._is_started = folder.started is not None
+        self.is_started = folder.started is not None
         self._before = before()
         self._name = f"{_process}{self._before.time_ns or ''}-{os.getpid()}"
         self._worker = Worker("monitel-otlp-ledger", self._beat, first=FIRST_PAUSE, ended=self._end)
@@ -98,7 +98,7 @@ class RunLedger:
         """
         if not self._is_rank_zero() or (history := self._history(self._place)) is None:
             return None
-        is_shown = self._is_started or {*history.attempt.activities} - {"startup", "shutdown"}
+        is_shown = self.is_started or {*history.attempt.activities} - {"startup", "shutdown"}
         return history.time if is_shown else None
 
     def finish(self, timeout: float) -> None:
@@ -123,7 +123,7 @@ class RunLedger:
         folder, self._folder, self._given_up = self._folder, None, True
         if folder is not None:
             folder.close()
-        is_free = self._place is None and not self._is_started
+        is_free = self._place is None and not self.is_started
         return RunLedger(self._root, self._attributes, forked=True) if is_free else None
 
     def _on_first_step(self, _step: int) -> None:
@@ -190,7 +190,7 @@ class RunLedger:
     def _opened(self) -> Folder | None:
         """Open the folder of the run, and join the earlier attempts; return None if that is not due, or refused."""
         book = self._before.ledger()
-        if book is None or not (self._is_started or {*book.activities} - _NOT_YET):
+        if book is None or not (self.is_started or {*book.activities} - _NOT_YET):
             return None
         if not self._is_rank_zero():
             self._given_up = True

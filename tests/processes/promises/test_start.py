@@ -131,11 +131,12 @@ def test_ranks_share_a_folder(train: Run) -> None:
     Path("rank.py").write_text(BEGIN + TRAIN + "time.sleep(1.5)\n" + KILLED)
     Path("train.py").write_text(RANKS)
     ended = outcome([*RUN, sys.executable, "train.py"])
-    assert [folder().name] == [each.name for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
-    assert f"report    {folder() / 'report.html'}" in ended.summary
-    assert "rank 1 killed by SIGKILL" in report()
-    assert 1 == len([each for each in folder().iterdir() if "tfevents" in each.name and "config" not in each.name])
-    again = command("report", f"my-run-{TODAY}-1", "--output", "again.html")
+    (shared,) = (each for each in Path("monitel-runs").iterdir() if not each.name.startswith("."))
+    assert shared.name.startswith(f"my-run-{TODAY}-")  # two ranks may have made one each, of which the first is gone
+    assert f"report    {shared / 'report.html'}" in ended.summary
+    assert "rank 1 killed by SIGKILL" in (shared / "report.html").read_text()
+    assert 1 == len([each for each in shared.iterdir() if "tfevents" in each.name and "config" not in each.name])
+    again = command("report", shared.name, "--output", "again.html")
     assert (0, "again.html\n") == (again.status, again.output)
     assert "rank 1 killed by SIGKILL" in Path("again.html").read_text()
     Path("link").symlink_to("again.html")
@@ -318,8 +319,16 @@ run = monitel.start("my run")
 monitel_otlp.configure(service_name="other")
 run.log(loss=1 / 3, step=1)
 """
-    train(BEGIN + script)
+    ended = train(BEGIN + script)
     assert "0.333" in report()
+    assert " attempts" not in ended.stderr
+
+
+def test_pipeline_before_the_run_ends(train: Run) -> None:
+    """A warning says so: its endpoint is not that of the run."""
+    twice = "monitel.start('my run')\nmonitel.start('my run')\n"
+    ended = train(f"{BEGIN}import monitel_otlp\nmonitel_otlp.configure(spool_dir='other')\n{twice}")
+    assert 1 == ended.stderr.count("call start() first, and configure() after it")
 
 
 def test_report_can_be_switched_off(train: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from monitel_otlp.attempts import CommandTelemetry
+
+_log = logging.getLogger("monitel.otlp")
 
 
 def check_endpoint(endpoint: str) -> None:
@@ -34,8 +37,10 @@ def begin() -> None:
 def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
     """Make the pipeline of a run that :func:`monitel.start` begins; without an endpoint its folder is the spool."""
     from monitel_otlp.config.settings import resolve
-    from monitel_otlp.configuration import configure
+    from monitel_otlp.configuration import configure, ends_given
 
+    if ends_given():
+        _log.warning("monitel.start() ends the pipeline of configure(): call start() first, and configure() after it")
     given: dict[str, Any] = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service_name": name}
     if not resolve(None).endpoints and not os.environ.get("MONITEL_SPOOL_DIR"):
         given["spool_dir"] = folder

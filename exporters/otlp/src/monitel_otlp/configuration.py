@@ -215,6 +215,8 @@ def configure(
     )
     _warn_of_other_exporters()
     launch, in_launcher = launch_attributes(), is_launcher(sys.orig_argv)
+    if folder.started is not None:  # this pipeline belongs to that run, too
+        attributes = {"training.run.id": launch.get("training.run.id", folder.started.name), **attributes}
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     resource = _resource(attributes, resource)
     with _end_earlier() as goes_on:
@@ -285,6 +287,14 @@ def end_automatic() -> None:
     """End the pipeline that was made without code, if it is the current one."""
     if _current is not None and _current._is_automatic:
         _current.shutdown()
+
+
+def ends_given() -> bool:
+    """Return True if another pipeline would end one that has the arguments of the program."""
+    if _current is None or _current.ended is not None or _current._is_automatic:
+        return False
+    ledger = _current._run_ledger
+    return ledger is not None and not ledger.is_started
 
 
 def _warn_of_other_exporters() -> None:
