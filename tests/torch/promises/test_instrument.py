@@ -290,6 +290,20 @@ def test_second_call_does_not_measure_twice() -> None:
     assert (1, 1) == (monitel.get_step(), monitel.counter("training.steps").total)
 
 
+def test_run_keeps_the_instrumentation_of_the_program(run: Run) -> None:
+    """With its options, and after its end; without one, the run has its own."""
+    script = """
+import torch, monitel.torch
+for options in ({"sources": ["steps"]}, None):
+    mine = options and monitel.torch.instrument(**options)
+    with monitel.start("run"):
+        print(monitel.torch.instrumentation._running.sources == ("steps",))
+    print(monitel.torch.instrumentation._running is mine)
+    mine and mine.uninstrument()
+"""
+    assert "True\nTrue\nFalse\nTrue\n" == run("-c", script).stdout
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_each_source_can_be_switched_off(name: str) -> None:
     with monitel.torch.instrument(sources=f"-{name}") as running:
