@@ -105,9 +105,9 @@ def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: M
         if suffix in {"count", "sum"}:
             starts = [START_NS, START_NS if temporality == CUMULATIVE else START_NS + 2 * MINUTE_NS]
         assert starts == [first.start_ns, second.start_ns]
-        zeros = [(each.value, each.time_ns, each.start_ns) for each in receiver.start_points(f"x.{suffix}")]
+        zeros = [(repr(each.value), each.time_ns, each.start_ns) for each in receiver.start_points(f"x.{suffix}")]
         is_total = suffix in {"count", "sum"} and temporality == CUMULATIVE
-        assert [(0, START_NS, START_NS)] * is_total == zeros
+        assert [("0" if suffix == "count" else "0.0", START_NS, START_NS)] * is_total == zeros
     account = pipeline.account()["metrics"]
     assert (2, 2, 0) == (account.recorded, account.delivered, account.waiting)
 
