@@ -131,14 +131,16 @@ def test_only_the_last_attempt_counts_in_the_verdict() -> None:
     assert any(line.startswith("  died ") for line in summary_lines(ranks, (), Screen(1000)))
 
 
-def test_forked_child_does_not_hide_the_death_of_its_rank() -> None:
+def test_forked_child_does_not_hide_the_death_of_its_rank(tmp_path: Path) -> None:
     """The child has the rank and the last step of its parent, has made no steps, and ends later."""
-    ranks = equal_ranks()
+    ranks, spool = equal_ranks(), tmp_path / "a spool"
+    spool.mkdir()
     killed: dict[str, Any] = {"death": "killed by SIGKILL", "status": "", "step_age_ns": S // 2, "observed": True}
-    ranks[1] = replace(ranks[1], state=State.DEAD, step=200, **killed)
+    ranks[1] = replace(ranks[1], state=State.DEAD, step=200, spool=str(spool), **killed)
     child = ended(1, step=None, seen_ns=ranks[1].seen_ns + S, owner=owner_of(101, "77"))
     assert "dead: rank 1 killed by SIGKILL at step 200" == row("verdict", [*ranks, child])
-    assert row("died", [*ranks, child]).startswith("rank 1 killed by SIGKILL at step 200, 500 ms after its last step; ")
+    died = f"rank 1 killed by SIGKILL at step 200, 500 ms after its last step; monitel autopsy '{spool}'"
+    assert died == row("died", [*ranks, child])
 
 
 def test_exception_that_ended_a_rank_is_named() -> None:
