@@ -127,10 +127,13 @@ class Run:
             _log.warning("the run %r: %s", self.name, problem)
 
     def _instrument(self) -> None:
-        from monitel.torch import instrument, instrumentation  # late: it requires torch
+        try:
+            from monitel.torch import instrument, instrumentation  # late: it requires torch
 
-        if instrumentation._running is None:  # else it is that of the program, perhaps with other options
-            self._exporters.append((None, instrument().uninstrument))
+            if instrumentation._running is None:  # else it is that of the program, perhaps with other options
+                self._exporters.append((None, instrument().uninstrument))
+        except Exception:
+            _log.warning("the run %r goes on without an instrumentation of torch", self.name, exc_info=True)
 
     def _finish(self, error: BaseException | None) -> None:
         global _current

@@ -32,7 +32,7 @@ class AfterImport(MetaPathFinder):
         self._module = module
         self._function = function
         sys.meta_path.insert(0, self)
-        if module in sys.modules:  # after insert(): otherwise a concurrent import would be missed
+        if sys.modules.get(module) is not None:  # after insert(): otherwise a concurrent import would be missed
             import_module(module)  # waits until another thread has imported all of it
             if self.cancel():
                 function()

@@ -307,6 +307,14 @@ def test_exporter_that_cannot_start_is_replaced(train: Run) -> None:
     assert "0.0333" in report()
 
 
+@pytest.mark.parametrize("torch", ["None", "type(sys)('torch')"])
+def test_torch_that_cannot_be_used(train: Run, torch: str) -> None:
+    """A version that monitel.torch does not support, or none: the run is recorded without it."""
+    ended = train(f"{BEGIN}sys.modules['torch'] = {torch}\n{TRAIN}")
+    assert (torch != "None") == ("goes on without an instrumentation of torch" in ended.stderr)
+    assert "0.0333" in report()
+
+
 def test_another_pipeline_of_the_run_is_in_its_report(train: Run) -> None:
     """The end waits for the report of each of them, also on a slow disk."""
     script = """
