@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from monitel.attributes import checked_text, escape_surrogates
 from monitel.blackbox.folder import Folder, FolderError, make_folder
-from monitel.blackbox.settings import default_root, runs_dir
+from monitel.blackbox.settings import runs_dir, spool_root
 from monitel.console.report import FILE, is_wanted, write_report
 from monitel.handlers import log_event
 from monitel.logged_numbers import log
@@ -281,7 +281,7 @@ def _make_folder(name: str) -> Path:
 def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
     """Record this process without an exporter."""
     attributes = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or name, **launch_attributes()}
-    recorded = Recorded(default_root(), {**attributes, "training.run.id": run_id})
+    recorded = Recorded(spool_root(), {**attributes, "training.run.id": run_id})
     return recorded, recorded.close
 
 

@@ -19,8 +19,6 @@ BOX_CHOICES: dict[str, Variable] = {
     "black_box_dir": FOLDER,
     "black_box_size": at_least(LEAST_BOX_SIZE, "a number of bytes"),
 }
-#: The variables of the folders of records.
-FOLDERS: dict[str, Variable] = {"spool_dir": FOLDER, "black_box_dir": BOX_CHOICES["black_box_dir"]}
 
 
 @dataclass(frozen=True)
@@ -45,6 +43,16 @@ def box_settings(
     return BoxSettings(black_box, folder, black_box_size)
 
 
+def given_folder(name: str) -> Path | None:
+    """Return the folder that the variable of an argument gives, such as ``"black_box_dir"``; None without one."""
+    return read_variables({name: FOLDER}, {name: None}).get(name)
+
+
+def spool_root() -> Path:
+    """Return the folder that holds the spools, and the ledgers of runs, where no ``spool_dir`` is an argument."""
+    return given_folder("spool_dir") or default_root()
+
+
 def default_root() -> Path:
     """Return the folder that holds the spools without a ``spool_dir``."""
     if given := os.environ.get("XDG_STATE_HOME"):
@@ -57,4 +65,4 @@ def default_root() -> Path:
 
 def runs_dir() -> Path:
     """Return the folder that holds the runs of :func:`monitel.start`: MONITEL_RUNS_DIR, or ``monitel-runs``."""
-    return Path(read_variables({"runs_dir": FOLDER}, {"runs_dir": None}).get("runs_dir") or "monitel-runs")
+    return given_folder("runs_dir") or Path("monitel-runs")

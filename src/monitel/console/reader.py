@@ -17,12 +17,11 @@ from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.reading import Record, RecordError, read_record, text_of
 from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
-from monitel.blackbox.settings import FOLDERS, default_root
+from monitel.blackbox.settings import given_folder, spool_root
 from monitel.console.job import with_pool_workers_completed
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
 from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of, whole
-from monitel.variables import read_variables
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _PATIENCE_S, _PAUSE_S = 3.0, 0.02
@@ -312,9 +311,7 @@ def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
     if target is not None and _is_folder(target):
         path = Path(target)
         return [] if _is_box(path) else deaths_below(path, problems)
-    given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
-    spools, boxes = given.get("spool_dir") or default_root(), box_root(given.get("black_box_dir"))
-    roots = [spools, boxes]  # a collector may have ended some in place
+    roots = [spool_root(), box_root(given_folder("black_box_dir"))]  # a collector may have ended some in place
     if target is None:
         return [each for root in filter(None, roots) for each in deaths_below(root, problems)]
     return [
@@ -346,7 +343,7 @@ def _is_folder(target: str) -> bool:
 
 
 def _boxes(problems: list[str], root: Path | None = None) -> list[Path]:
-    boxes = find_boxes(root or read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
+    boxes = find_boxes(root or given_folder("black_box_dir"))
     problems += boxes.problems
     return [*boxes.dead, *boxes.live]  # those of processes that were killed come first
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.settings import FOLDERS, runs_dir
+from monitel.blackbox.settings import given_folder, runs_dir
 from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.page import page
 from monitel.console.reader import read_boxes
@@ -102,7 +102,7 @@ def _stored(store: Path, problems: list[str]) -> tuple[Run | None, list[Curve]]:
 def _processes(store: Path, problems: list[str]) -> list[Process]:
     ends, wrong = read_ends(store)
     ended = {each.key for each in ends}
-    boxes = find_boxes(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
+    boxes = find_boxes(given_folder("black_box_dir"))
     found = read_boxes([*boxes.dead, *boxes.live], problems, stacks=False)
     problems += wrong
     return [*ends, *(each for each in found if each.store == str(store) and each.key not in ended)]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError, check_platform
 from monitel.blackbox.process import this_process
-from monitel.blackbox.settings import FOLDERS, default_root, runs_dir
+from monitel.blackbox.settings import given_folder, runs_dir, spool_root
 from monitel.console.job import jobs_of
 from monitel.console.reader import ends_below, read_boxes
 from monitel.runs.ended import read_ends
@@ -41,7 +41,6 @@ from monitel.text import (
     to_json,
     warn,
 )
-from monitel.variables import read_variables
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
@@ -174,10 +173,9 @@ class Runs:
     def given(cls, arguments: argparse.Namespace) -> Runs:
         """Return the runs below the folder that is given as ``--spool-dir``; else those of ``monitel.start()``, too."""
         check_platform()
-        folders = read_variables(FOLDERS, {"spool_dir": None, "black_box_dir": None})
-        given = arguments.spool_dir or folders.get("spool_dir")
-        started = None if arguments.spool_dir else runs_dir().resolve()
-        return cls(Path(given) if given else default_root(), folders.get("black_box_dir"), started)
+        if given := arguments.spool_dir:
+            return cls(Path(given), given_folder("black_box_dir"), None)
+        return cls(spool_root(), given_folder("black_box_dir"), runs_dir().resolve())
 
     def find(self, name: str) -> Run:
         """Return the run that a user names by its id, its start or its folder, with its outcome."""

@@ -28,14 +28,13 @@ from monitel.blackbox.process import Owner, process_facts
 from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recovery import claim
-from monitel.blackbox.settings import FOLDERS
+from monitel.blackbox.settings import given_folder
 from monitel.counter import plain_counters
 from monitel.run_events import final_status, last_exception
 from monitel.runs.history import RunTime
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at
 from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
 from monitel.training.counters import before
-from monitel.variables import read_variables
 from monitel_run.folder import VARIABLE, is_running
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ def store_death(record: Record, death: Death | None, spool: Path, *, is_logged: 
 
 def store_deaths(folder: Path, deaths: Deaths) -> None:
     """Store the deaths of the processes of a run that no exporter has collected. Their records stay. Never raises."""
-    root = box_root(read_variables(FOLDERS, {"black_box_dir": None}).get("black_box_dir"))
+    root = box_root(given_folder("black_box_dir"))
     for path in () if root is None else [root / name for name in records(root)]:
         with suppress(Exception), closing(claim(path)) as dead:
             record = read_record(dead.box, dead.disk) if dead.box is not None else None

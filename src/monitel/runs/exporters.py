@@ -20,7 +20,7 @@ import sys
 from importlib.metadata import entry_points
 from typing import Any
 
-from monitel.blackbox.settings import default_root
+from monitel.blackbox.settings import spool_root
 from monitel.process.launcher import is_launcher, launch_attributes
 from monitel_run.folder import PROCESS, announce, identify
 
@@ -61,7 +61,7 @@ def begin(module: str) -> bool:
         if not exporters:
             from monitel.runs.recorded import Recorded  # late: no process with an exporter needs it
 
-            Recorded(default_root(), launch_attributes())
+            Recorded(spool_root(), launch_attributes())
     if module == "torch":
         from monitel.torch import instrument  # late: it requires torch
 

@@ -308,7 +308,9 @@ def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: in
     Path("train.py").write_text(f"{LOSS}print([name for name in sys.modules if 'opentelemetry' in name])\n{end}\n")
     main = f"{NO_EXPORTERS}import sys\nfrom monitel_run.__main__ import run\nrun(sys.argv[1:])"
     command = [sys.executable, "-c", main, "--name", "x", "--", sys.executable, "train.py"]
-    ended = outcome(command, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    spools = tmp_path / "spools"  # of which only the ledgers of runs are used
+    ended = outcome(command, env={**os.environ, "PYTHONPATH": str(tmp_path), "MONITEL_SPOOL_DIR": str(spools)})
+    assert ["ledgers"] == [each.name for each in spools.iterdir()]
     assert (status, "trained\n[]\n", "") == (ended.status, ended.stdout, ended.stderr)
     words = " ".join(ended.summary.split())
     assert expected in words

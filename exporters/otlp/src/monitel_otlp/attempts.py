@@ -18,12 +18,11 @@ from monitel.blackbox.death import Deaths, signal_name
 from monitel.blackbox.folder import box_root
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
-from monitel.blackbox.settings import FOLDERS
+from monitel.blackbox.settings import given_folder, spool_root
 from monitel.process.launcher import LAUNCHERS
 from monitel.process.os_threads import Event
 from monitel.run_events import git_commit
 from monitel.runs.ended import read_ends, store_missing_ends
-from monitel.variables import read_variables
 from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve, sdk_is_disabled
 from monitel_otlp.export.collector import collect
@@ -51,14 +50,13 @@ class CommandTelemetry:
     def __init__(
         self, command: Sequence[str], began_ns: int, folder: Path, deaths: Deaths, problems: list[str]
     ) -> None:
-        given = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
         self._command = command
         self._began_ns = began_ns
         self._folder = folder
         self._deaths = deaths
         self._problems = problems
-        self._root = box_root(given.pop("black_box_dir", None))
-        self._settings = resolve(None, **given)
+        self._root = box_root(given_folder("black_box_dir"))
+        self._settings = resolve(spool_dir=spool_root())
         self._stopped = Event()
         self._start_logged = False
 

@@ -17,7 +17,7 @@ from monitel.attributes import checked_attributes, checked_text
 from monitel.blackbox.box import has_box
 from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
-from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, FOLDERS, box_settings
+from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, box_settings
 from monitel.blackbox.silent import at_end
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
@@ -27,7 +27,7 @@ from monitel.run_events import enter, preempt
 from monitel.runs import folder
 from monitel.runs.ledger import RunLedger
 from monitel.training.counters import begin_run
-from monitel.variables import BOOLEAN, Group, Variable, at_least, one_of, reads_variables
+from monitel.variables import BOOLEAN, FOLDER, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import Settings, exporters, read_variable, resolve, sdk_is_disabled
@@ -85,7 +85,7 @@ CHOICES: dict[str, Variable] = {
     "workers": BOOLEAN,
     "distributions": one_of(DISTRIBUTIONS),
     "series_limit": at_least(1),
-    "spool_dir": FOLDERS["spool_dir"],
+    "spool_dir": FOLDER,
     **BOX_CHOICES,
     "sigterm": _SIGTERM,
     "run_events": BOOLEAN,

@@ -15,9 +15,8 @@ from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_bo
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_root, check_platform
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recovery import sweep
-from monitel.blackbox.settings import FOLDERS, default_root
+from monitel.blackbox.settings import given_folder, spool_root
 from monitel.text import CommandError, show, warn
-from monitel.variables import read_variables
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import Delivery, oldest_first, take
@@ -70,9 +69,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error)) from error
     if not settings.endpoints:
         raise CommandError("no endpoint: give --endpoint http://HOST:4318 or set OTEL_EXPORTER_OTLP_ENDPOINT")
-    folders = read_variables(FOLDERS, dict.fromkeys(FOLDERS))
-    root = folders.get("spool_dir") or default_root()
-    places = Places(Path(arguments.dir) if arguments.dir else None, root, folders.get("black_box_dir"))
+    places = Places(Path(arguments.dir) if arguments.dir else None, spool_root(), given_folder("black_box_dir"))
     try:
         return _deliver_all(places, transports, rejected=arguments.rejected)
     finally:
