@@ -4,7 +4,7 @@ The four distributions are built from a copy of the tree, with assertions and wi
 environment. The sanitizers end a process at the first fault. Reports of AddressSanitizer are printed at the
 end; those of UndefinedBehaviorSanitizer are in the stderr of the process, which ``-s -n 0`` shows.
 
-    python3 tests/nightly/sanitizers/run.py [ARGUMENTS OF PYTEST]
+    python3 tests/nightly/sanitizers/run.py [OPTIONS OF PYTEST] [TESTS]
 """
 
 import os
@@ -23,6 +23,7 @@ COPIED = ("src", "exporters", "tests", "docs", "compose", "pyproject.toml", "REA
 NEEDED = (
     *("pytest", "pytest-xdist", "hypothesis", "numpy", "trustme", "pyyaml"),
     *("opentelemetry-distro", "opentelemetry-instrumentation-system-metrics"),
+    *("opentelemetry-exporter-otlp-proto-http", "opentelemetry-configuration"),
 )
 SANITIZERS = "-fsanitize=address,undefined"  # not bounds-strict: tuples of CPython end with an array of one
 WARNINGS = "-Wall -Wextra -Wconversion -Werror"
@@ -86,6 +87,7 @@ def environment() -> dict[str, str]:
     fatal = ("segv", "sigbus", "abort", "sigill", "sigfpe")  # the tests of crashes need the handlers of monitel
     report = f"log_path={REPORTS}/report:abort_on_error=1"  # pytest would capture stderr
     handlers = ":".join(f"handle_{name}=0" for name in fatal)
+    handlers += ":use_sigaltstack=0"  # at the end of a thread it would unmap the stack that faulthandler has allocated
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "MONITEL"))},
         "LD_PRELOAD": preloaded(),
@@ -124,7 +126,9 @@ def main(arguments: list[str]) -> int:
     options += [f"--ignore={name}" for name in LEFT_OUT]
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir()
-    status, undefined = execute([*options, *(arguments or (each for each in TESTS if (TREE / each).is_dir()))])
+    named = any((TREE / each.partition("::")[0]).exists() for each in arguments)
+    tests = () if named else (each for each in TESTS if (TREE / each).is_dir())
+    status, undefined = execute([*options, *arguments, *tests])
     return 1 if undefined or reports() else status
 
 
