@@ -75,7 +75,9 @@ def terminal(
     folder: Path, *command: str, width: int = 160, height: int = 30, env: Mapping[str, str] | None = None
 ) -> Iterator[Terminal]:
     """Run a command in a terminal of this size. The folder is its current one, and its home."""
-    variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder), **(env or {})}
+    sanitizers = {name: os.environ[name] for name in ("LD_PRELOAD", "ASAN_OPTIONS") if name in os.environ}
+    usual = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(folder)}
+    variables = {**usual, **sanitizers, **(env or {})}
     with TemporaryDirectory(prefix="tmux-") as sockets:  # the path of a socket must be short
         settings = Path(sockets, "conf")
         settings.write_text(_SETTINGS, encoding="utf-8")
