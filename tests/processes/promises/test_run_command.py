@@ -305,7 +305,8 @@ importlib.metadata.entry_points = lambda **given: () if given == {"group": "moni
 def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: int, expected: str) -> None:
     """Without an exporter nothing is delivered or on disk, and OpenTelemetry is not loaded."""
     (tmp_path / "sitecustomize.py").write_text(NO_EXPORTERS)
-    Path("train.py").write_text(f"{LOSS}print([name for name in sys.modules if 'opentelemetry' in name])\n{end}\n")
+    shown = "print([name for name in sys.modules if 'opentelemetry' in name], flush=True)"
+    Path("train.py").write_text(f"{LOSS}{shown}\n{end}\n")
     main = f"{NO_EXPORTERS}import sys\nfrom monitel_run.__main__ import run\nrun(sys.argv[1:])"
     command = [sys.executable, "-c", main, "--name", "x", "--", sys.executable, "train.py"]
     spools = tmp_path / "spools"  # of which only the ledgers of runs are used
