@@ -19,7 +19,6 @@ from monitel.handlers import (
 from monitel.logged_numbers import LoggedNumbers, log
 from monitel.run_config import RunConfig, config
 from monitel.stats.definition import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, StatDefinition
-from monitel.stats.histogram import Histogram
 from monitel.stats.registry import close_expired_windows, flush, stat
 from monitel.stats.stat import Stat
 from monitel.stats.window import Window
@@ -35,6 +34,7 @@ if _TYPE_CHECKING:
     from monitel import profiler, testing
     from monitel import torch as torch
     from monitel.started_run import Run, start
+    from monitel.stats.histogram import Histogram
 
 _WaitCounter = WaitCounter
 __version__ = "0.2.0"
@@ -49,7 +49,7 @@ __all__ += ["_WaitCounterTracker", "counter", "counters", "wait_counters"]
 __all__ += ["Activity", "Ledger", "Run", "activity", "ledger", "profiler", "start", "testing"]
 
 
-_STARTED = {"Run", "start"}
+_LATER = {"Histogram": "stats.histogram", "Run": "started_run", "start": "started_run"}
 
 
 def _on_demand(package: str, name: str) -> "_Any":
@@ -57,8 +57,8 @@ def _on_demand(package: str, name: str) -> "_Any":
     if not name.startswith("_"):
         from importlib import import_module
 
-        if package == __name__ and name in _STARTED:
-            return getattr(import_module(f"{package}.started_run"), name)
+        if package == __name__ and name in _LATER:
+            return getattr(import_module(f"{package}.{_LATER[name]}"), name)
         try:
             return import_module(f"{package}.{name}")
         except ImportError as error:
@@ -71,4 +71,4 @@ __getattr__ = _partial(_on_demand, __name__)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_STARTED, "integrations", "profiler", "testing", "torch"})
+    return sorted({*globals(), *_LATER, "integrations", "profiler", "testing", "torch"})

@@ -10,7 +10,6 @@ from collections import UserString
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from dataclasses import fields
 from enum import Enum
 from functools import partial
 from types import SimpleNamespace
@@ -176,6 +175,8 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
                 return _members(dict(getattr(value, method)()))
     names: Iterable[str] | None = getattr(kind, "_fields", None) if isinstance(value, tuple) else None
     if hasattr(kind, "__dataclass_fields__"):
+        from dataclasses import fields  # late: whoever has defined the class has imported it
+
         names = [each.name for each in fields(value) if each.repr]
     elif isinstance(value, (SimpleNamespace, getattr(sys.modules.get("argparse"), "Namespace", SimpleNamespace))):
         names = vars(value)

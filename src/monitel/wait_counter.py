@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, KeysView, Mapping
-from dataclasses import dataclass, field
 from sys import is_finalizing, modules
 from time import perf_counter_ns
+from typing import NamedTuple
 from weakref import ref
 
 from monitel import clock
@@ -17,8 +17,7 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident
 
 
-@dataclass(frozen=True, slots=True)
-class WaitReading:
+class WaitReading(NamedTuple):
     """The totals of one key.
 
     Attributes:
@@ -30,11 +29,20 @@ class WaitReading:
             and does not provide it. It is not compared.
     """
 
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
     total: float
     max: float
     active: int
-    start_ns: int = field(default=0, compare=False)
+    start_ns: int = 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WaitReading) and self[:4] == other[:4]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:4])
 
 
 _NEVER = WaitReading(0, 0.0, 0.0, 0)

@@ -30,7 +30,8 @@ def _own_modules() -> dict[str, ModuleType]:
     return {name: module for name, module in sys.modules.items() if name.split(".")[0] == "monitel"}
 
 
-import_module("monitel.testing")  # which a package loads on demand, perhaps while the other twin is in its place
+_LATE = ("monitel.testing", "monitel.stats.histogram")  # are imported on demand
+[*map(import_module, _LATE)]  # not while the other twin is in its place
 # The C module has process-wide state, so it is loaded only once: by the import above.
 _copies = {_twin_of(installed): _own_modules()}
 
@@ -59,7 +60,7 @@ def _copy(twin: str) -> dict[str, ModuleType]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(_SWITCH, "1")
             with _in_place(modules):
-                import_module("monitel.testing")  # with a second copy: the first was moved out of sys.modules
+                [*map(import_module, _LATE)]  # with a second copy: the first was moved out of sys.modules
         _copies[twin] = modules
     if twin not in _copies:
         if os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1":

@@ -19,7 +19,7 @@ from monitel.attributes import INT64_MIN
 from monitel.clock import SYSTEM
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
-from monitel.stats.histogram import Buckets
+from monitel.stats.buckets import Buckets
 from monitel.stats.window import OpenWindow, encode
 
 if TYPE_CHECKING:

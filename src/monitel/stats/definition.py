@@ -8,11 +8,10 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 from operator import index
 from types import GeneratorType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from monitel.attributes import INT64_MAX, fits_int64
 
@@ -77,8 +76,7 @@ TORCHS = (VALUE, MEAN, COUNT, SUM, MAX, MIN)  # collected for every Stat, at no 
 _SHARED: dict[tuple[Aggregation, ...], tuple[Aggregation, ...]] = {}  # at most 255, for any number of Stats
 
 
-@dataclass(frozen=True, slots=True)
-class StatDefinition:
+class StatDefinition(NamedTuple):
     """The arguments that a Stat was created with; all windows of one Stat share one definition.
 
     Attributes:

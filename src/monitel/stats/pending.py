@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
+from monitel.stats.buckets import Buckets
 from monitel.stats.definition import Aggregation, StatDefinition
-from monitel.stats.histogram import Buckets
 from monitel.stats.window import Window
 
 if TYPE_CHECKING:

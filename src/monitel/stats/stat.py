@@ -23,7 +23,6 @@ from monitel.stats.definition import (
     checked_max_samples,
     window_length_ns,
 )
-from monitel.stats.histogram import Histogram
 from monitel.stats.pending import PendingSample, PendingSamples, PendingWindow, take_resolved
 from monitel.stats.window import OpenWindow, Window, decode, encode, not_requested
 
@@ -102,6 +101,8 @@ class Stat(Accumulator):
             checked_attributes(attributes),
             bool(monotonic),
         )
+        if has_histogram := Aggregation.HISTOGRAM in definition.aggregations:
+            import monitel.stats.histogram  # noqa: F401  late, and before a destructor at the exit needs it
         injected = clock.injected()
         self._last_window: Window | None = None
         self._pending_windows: tuple[PendingWindow, ...] = ()
@@ -109,7 +110,7 @@ class Stat(Accumulator):
             window_length_ns(window_size),
             checked_max_samples(max_samples),
             None if injected is None else injected._readings,
-            Aggregation.HISTOGRAM in definition.aggregations,
+            has_histogram,
             Aggregation.STDDEV in definition.aggregations,
         )
         self._definition = definition
@@ -167,6 +168,8 @@ class Stat(Accumulator):
             return last.quantile(q)
         if Aggregation.HISTOGRAM not in self._definition.aggregations:
             raise not_requested(self.name, Aggregation.HISTOGRAM)
+        from monitel.stats.histogram import Histogram  # late: see there
+
         Histogram.of(()).quantile(q)  # which checks it
         return 0.0
 

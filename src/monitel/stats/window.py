@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.stats.definition import Aggregation, StatDefinition
-from monitel.stats.histogram import Histogram
 
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
+    from monitel.stats.histogram import Histogram
 
 
 class Window(NamedTuple):
@@ -249,6 +249,8 @@ def decode(content: bytes) -> OpenWindow:
 
 
 def _histogram(content: bytes, offset: int) -> Histogram:
+    from monitel.stats.histogram import Histogram  # late: see there
+
     scale, zeros, nonfinite, *totals = _HISTOGRAM.unpack_from(content, offset)
     offset += _HISTOGRAM.size
     fields: list[Any] = [scale, zeros]

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import main_thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +53,7 @@ class WaitCounters(Source):
 
     def remove(self) -> None:
         """Keep the totals, which do not fall, without waits in progress."""
-        set_foreign_waits({key: replace(reading, active=0) for key, reading in foreign_waits().items()})
+        set_foreign_waits({key: reading._replace(active=0) for key, reading in foreign_waits().items()})
 
 
 def _totals() -> Callable[[], dict[str, WaitReading]]:

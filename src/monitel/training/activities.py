@@ -10,7 +10,6 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from sys import is_finalizing, modules
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,8 +36,7 @@ _HOUR_NS = 3600 * 10**9
 vacant = True
 
 
-@dataclass(frozen=True, slots=True)
-class Ledger:
+class Ledger(NamedTuple):
     """The time of this process up to one moment.
 
     Attributes:

@@ -11,7 +11,6 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.counter import Counter, CounterReading, before_reading, counters, forget, own_counter, plain_counters
@@ -95,8 +94,7 @@ class Before(NamedTuple):
             return book
         rests = {name: time_ns - self.activities.get(name, 0) for name, time_ns in book.activities.items()}
         before_ns = sum(self.activities.values())
-        return replace(
-            book,
+        return book._replace(
             elapsed_ns=book.elapsed_ns - before_ns,
             activities={name: time_ns for name, time_ns in rests.items() if time_ns},
             start_ns=book.start_ns + before_ns,
