@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from platform import python_version
 from types import FrameType
@@ -30,7 +30,7 @@ from monitel.process.failures import error_type
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker, launch_attributes
 from monitel.process.masking import mask_arguments, mask_text
-from monitel.process.os_threads import RLock, in_main_thread, start_thread
+from monitel.process.os_threads import RLock, call_in_time, in_main_thread, start_thread
 from monitel.stats._window import get_step
 from monitel.stats.registry import flush
 from monitel.training.activities import begin_shutdown, position
@@ -40,6 +40,7 @@ _log = logging.getLogger("monitel")
 
 _COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
 _LONGEST_MESSAGE, _LONGEST_COMMAND = 1000, 2000  # characters
+_GIT_S = 1.0  # seconds by which the disk of the repository may delay the start
 _PACKAGES = (
     *("monitel", "torch", "jax", "tensorflow", "numpy"),
     *("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed"),
@@ -319,7 +320,8 @@ def _described(error: BaseException | None) -> tuple[str, str, str] | None:
 def describe_run() -> dict[str, str | int]:
     """Return what is known about the run of this process, as the details of an event. Never raises."""
     found: dict[str, str | int | None] = {"run.version.python": python_version()}
-    for name, read in (("run.command", _command), ("run.git.commit", git_commit), ("host.name", socket.gethostname)):
+    commit = partial(call_in_time, git_commit, _GIT_S)
+    for name, read in (("run.command", _command), ("run.git.commit", commit), ("host.name", socket.gethostname)):
         with suppress(Exception):
             found[name] = read()
     found["run.world_size"] = launch_attributes().get("training.world_size")

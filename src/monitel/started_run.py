@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,12 +20,12 @@ from monitel.blackbox.settings import runs_dir, spool_root
 from monitel.console.report import FILE, is_wanted, write_report
 from monitel.handlers import log_event
 from monitel.logged_numbers import log
-from monitel.process.exit import imports_main
+from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
 from monitel.process.launcher import is_rank_zero, launch_attributes
 from monitel.process.os_threads import Event as Signal
-from monitel.process.os_threads import RLock
+from monitel.process.os_threads import RLock, call_in_time
 from monitel.process.worker import Worker
 from monitel.run_config import config_event
 from monitel.run_events import end_if_due, leave
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel")
 _NOTHING: dict[Any, Any] = {}
-_END_S, _REPORT_S = 2.0, 0.5  # seconds of an end, of which the report has at least its own, that a disk may delay
+_BEGIN_S = 2.0  # seconds by which a disk may delay the begin of a run
 
 _lock = RLock()  # of begins and ends
 _current: Run | None = None
@@ -69,7 +69,8 @@ class Run:
         self._kept = Signal()
         self._page: Path | None = None
         self._keeper = Worker("monitel-run-end", self._keep)
-        self._exporters: list[tuple[object, Callable[[], object]]] = []  # each with the function that ends it
+        self._exporters: list[tuple[object, Callable[[float], object]]] = []  # each with the function that ends it
+        self._uninstrument: Callable[[], object] = lambda: None
         folder.started, ended.keepers[path] = path, self._take_end
         self._keeper.start()
         atexit.register(self._print)  # after what the exporters do at the exit
@@ -131,7 +132,7 @@ class Run:
             from monitel.torch import instrument, instrumentation  # late: it requires torch
 
             if instrumentation._running is None:  # else it is that of the program, perhaps with other options
-                self._exporters.append((None, instrument().uninstrument))
+                self._uninstrument = instrument().uninstrument
         except Exception:
             _log.warning("the run %r goes on without an instrumentation of torch", self.name, exc_info=True)
 
@@ -143,24 +144,30 @@ class Run:
         self._torch.cancel()
         for exporter, _ in self._exporters:
             leave(exporter, error)
-        for function in (end_if_due, flush, *(end for _, end in reversed(self._exporters)), self._print):
-            try:
-                function()
-            except Exception:
-                _log.exception("the run %r could not be ended as a whole", self.name)
+        for function in (end_if_due, flush, self._uninstrument):
+            self._try(function)
+        deadline = time.monotonic() + EXIT_TIMEOUT  # of all of them
+        for _, end in self._exporters:
+            self._try(partial(end, max(LEAST, deadline - time.monotonic())))
+        self._try(self._print)
         atexit.unregister(self._print)
         self._keeper.stop()
         ended.keepers.pop(self.folder, None)
         if _current is self:
             folder.started = _current = None
 
-    def _take_end(self, process: Process) -> None:
-        """Let the end of this process be stored, and wait for that: its disk may hang."""
+    def _try(self, function: Callable[[], object]) -> None:
+        try:
+            function()
+        except Exception:
+            _log.exception("the run %r could not be ended as a whole", self.name)
+
+    def _take_end(self, process: Process, timeout: float) -> None:
+        """Let the end of this process be stored, and wait so many seconds for that: its disk may hang."""
         self._end = process
         self._kept.clear()
         self._keeper.wake()
-        spent = (time.time_ns() - process.seen_ns) / 1e9  # since the shutdown has begun
-        self._kept.wait(min(max(_END_S - spent, _REPORT_S), _END_S))
+        self._kept.wait(timeout)
 
     def _keep(self) -> None:
         """Store the end of this process and write the report, unless rank zero or ``monitel run`` will write it.
@@ -261,24 +268,28 @@ def _checked_name(name: str | None) -> str:
 
 
 def _make_folder(name: str) -> Path:
-    key = folder.shared_key(name, _begun)
+    parent, key = runs_dir(), folder.shared_key(name, _begun)
     try:
-        return folder.make_started(runs_dir(), name, key)
+        return call_in_time(lambda: folder.make_started(parent, name, key), _BEGIN_S)
     except OSError as error:
         reason = error
-    try:
-        place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")
+    place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")
+
+    def make() -> Path:
         make_folder(place)
         Folder.open(place).close()  # another user may have made it
-        made = folder.make_started(place, name, key)
+        return folder.make_started(place, name, key)
+
+    try:
+        made = call_in_time(make, _BEGIN_S)
     except (OSError, FolderError) as error:
         _log.warning("no run can be kept: %s; %s", reason, error)
         return Path(os.devnull, name.replace("\0", ""))  # no file can be there
-    _log.warning("no run can be kept in %r, but in %r: %s", str(runs_dir()), str(place), reason)
+    _log.warning("no run can be kept in %r, but in %r: %s", str(parent), str(place), reason)
     return made
 
 
-def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
+def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[float], object]]:
     """Record this process without an exporter."""
     attributes = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or name, **launch_attributes()}
     recorded = Recorded(spool_root(), {**attributes, "training.run.id": run_id})

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from monitel.process.failures import enable_loggers, warn_once
 from monitel.process.masking import mask_text
+from monitel.process.os_threads import call_in_time
 
 __all__ = ["BOOLEAN", "FOLDER", "Group", "Variable", "at_least", "defaults_of", "name_of_variable", "one_of"]
 __all__ += ["positive", "read_variables", "reads_variables"]
@@ -27,6 +28,7 @@ _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 _SHOWN = 80  # characters of a value in a warning
+_DISK_S = 1.0  # seconds that it may take to look at a folder
 _BOOLEANS = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(("false", "0", "no", "off"), False)
 
 
@@ -63,9 +65,13 @@ def _check_folder(name: str, value: object) -> None:
     path = Path(value)
     if "\0" in str(path):
         raise ValueError(f"{name} must not contain a null character, got {str(path)!r}")
-    for part in (path, *path.parents):
-        if os.path.isfile(part):  # noqa: PTH113  Path's own raises where it may not look
+    with suppress(TimeoutError):  # a disk that hangs is reported by the thread that waits for it
+        if (part := call_in_time(lambda: _file_in(path), _DISK_S)) is not None:
             raise ValueError(f"{name} must be a folder, or a new path, got {str(path)!r}: {str(part)!r} is a file")
+
+
+def _file_in(path: Path) -> Path | None:
+    return next(filter(os.path.isfile, (path, *path.parents)), None)  # Path's own raises where it may not look
 
 
 #: The variables of a boolean argument, in any case, and of the path of a folder.

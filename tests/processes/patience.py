@@ -17,11 +17,14 @@ LONG, SHORT = 60.0, 5.0
 #: Without braces, so that scripts may be formatted.
 _LINES = """\
 import sys
+import monitel.process.exit
 import monitel_otlp.pipeline
 monitel_otlp.Pipeline.shutdown.__defaults__ = (SECONDS,)
-for _name in ("pipeline", "sigterm", "attach"):  # the limit has no public name; the last two are imported later, or not
-    if (_module := sys.modules.get("monitel_otlp." + _name)) is not None:
+for _name in ("process.exit", "started_run"):  # the limit has no public name
+    if (_module := sys.modules.get("monitel." + _name)) is not None:
         _module.EXIT_TIMEOUT = SECONDS
+if (_module := sys.modules.get("monitel_otlp.configuration")) is not None:
+    _module.EXIT_TIMEOUT = SECONDS
 """
 
 

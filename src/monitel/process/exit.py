@@ -3,14 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from monitel.process.fork import register_at_fork
 
-__all__ = ["finalize", "finalize_with_children", "imports_main", "is_child"]
+__all__ = ["EXIT_TIMEOUT", "LEAST", "exit_timeout", "finalize", "finalize_with_children", "imports_main", "is_child"]
 
+EXIT_TIMEOUT = 2.0  # seconds by which all of telemetry together may delay the end of a process
+LEAST = 0.1  # seconds that each part of it has even if the others have needed these
+
+_spent = 0.0  # of these seconds
 _in_children: list[tuple[Callable[[], object], int]] = []
 _registered = False
+
+
+@contextmanager
+def exit_timeout() -> Iterator[float]:
+    """Measure a part of the end of this process, which may take what the earlier parts have left of EXIT_TIMEOUT.
+
+    The time of the application's functions between two parts does not count.
+    """
+    global _spent
+    began = time.monotonic()
+    try:
+        yield max(LEAST, EXIT_TIMEOUT - LEAST - _spent)  # the interpreter ends in the rest
+    finally:
+        _spent += time.monotonic() - began
 
 
 def is_child() -> bool:

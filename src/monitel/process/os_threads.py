@@ -14,7 +14,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib.util import find_spec, module_from_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,10 @@ else:
     from _queue import Empty, SimpleQueue
 
 __all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
-__all__ += ["call_in_main_thread", "frames", "get_ident", "in_main_thread", "local", "main_thread_pulse", "names"]
-__all__ += ["start_thread"]
+__all__ += ["call_in_main_thread", "call_in_time", "frames", "get_ident", "in_main_thread", "local"]
+__all__ += ["main_thread_pulse", "names", "start_thread"]
+
+_Result = TypeVar("_Result")
 
 
 def _copy(name: str, **imported: Any) -> Any:
@@ -161,3 +163,21 @@ def start_thread(function: Callable[[], object], name: str) -> Thread | None:
     except RuntimeError:
         return None
     return thread
+
+
+def call_in_time(function: Callable[[], _Result], timeout: float) -> _Result:
+    """Call a function that a disk may delay forever, in a thread; raise a TimeoutError after so many seconds."""
+    results: list[_Result | Exception] = [TimeoutError(f"the disk has not answered within {timeout:g} s")]
+
+    def call() -> None:
+        try:
+            results.append(function())
+        except Exception as error:
+            results.append(error)
+
+    if (thread := start_thread(call, "monitel-disk-call")) is None:  # the process ends
+        return function()
+    thread.join(timeout)
+    if isinstance(result := results[-1], Exception):
+        raise result
+    return result

@@ -13,12 +13,14 @@ import logging
 import os
 import signal
 import struct
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 from monitel.process.crash_stacks import keep_high
+from monitel.process.exit import EXIT_TIMEOUT, LEAST, exit_timeout
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Event, Lock, Thread, call_in_main_thread, in_main_thread, local, start_thread
 
@@ -34,8 +36,6 @@ _sigaction: Any = ctypes.PyDLL(None).sigaction if hasattr(signal, "pthread_kill"
 _CREDENTIALS = struct.Struct("iii")  # process, user and group
 _STOP = b"\0"
 _MAIN_THREAD_TIMEOUT = 0.5  # seconds until the main thread counts as blocked
-
-_OTHERS_TIMEOUT = 0.5  # seconds that the functions of call_at_end() have together
 
 _current: SigtermHandler | None = None
 _others: list[Callable[[float], object]] = []
@@ -85,7 +85,7 @@ class SigtermHandler:
         end: Callable[[float], object],
         flush: Callable[[float], object],
         *,
-        timeout: float = 2.0,
+        timeout: float = EXIT_TIMEOUT,
         replaceable: bool = False,
     ) -> None:
         self._end = end
@@ -220,11 +220,14 @@ class SigtermHandler:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def _end_all(self, timeout: float) -> object:
-        ended = _guarded(self._end, timeout, BaseException)
-        if ended is not False and _others:
-            thread = start_thread(lambda: [each(_OTHERS_TIMEOUT) for each in _others], "monitel-sigterm-others")
-            if thread is not None:  # it may need a lock that the interrupted code holds
-                thread.join(_OTHERS_TIMEOUT)
+        deadline = time.monotonic() + timeout
+        with exit_timeout():
+            ended = _guarded(self._end, timeout, BaseException)
+            left = max(LEAST, deadline - time.monotonic())
+            if ended is not False and _others:
+                thread = start_thread(lambda: [each(left) for each in _others], "monitel-sigterm-others")
+                if thread is not None:  # it may need a lock that the interrupted code holds
+                    thread.join(left)
         return ended
 
     def _decides(self) -> bool:

@@ -45,8 +45,8 @@ _log = logging.getLogger("monitel")
 VERSION = 1
 #: The token of the end of a process in the folder of its run, which has one end of each process.
 ONLY = "0"
-#: Functions that store the end of this process in the folder of a run, by this folder.
-keepers: dict[Path, Callable[[Process], object]] = {}
+#: Functions that store the end of this process in the folder of a run, by this folder. The disk has so many seconds.
+keepers: dict[Path, Callable[[Process, float], object]] = {}
 
 _NAME = re.compile(r"report-\d+-\d+-[0-9a-f]+\.json")
 _MOST = 10_000  # files that are read
@@ -67,11 +67,13 @@ def store_end(
     spool: os.PathLike[str],
     stored: bool,
     store: Path | None,
+    timeout: float,
 ) -> bool:
     """Store the end of this process, with what it did before its shutdown, and with fields of :class:`Process`.
 
-    It is stored for ``monitel run``, and in the folder of the run that :func:`monitel.start` has begun, ``store``.
-    Never raises, and takes no lock. Return False if ``monitel run`` has not started this process, or runs no more.
+    It is stored for ``monitel run``, and in the folder of the run that :func:`monitel.start` has begun, ``store``. The
+    disk of that folder may delay it by ``timeout`` seconds. Never raises, and takes no lock. Return False if ``monitel
+    run`` has not started this process, or runs no more.
     """
     folder = os.environ.get(VARIABLE, "")
     has_parent, keep = is_running(folder), None if store is None else keepers.get(store)
@@ -105,7 +107,7 @@ def store_end(
         if has_parent:
             write_end(Path(folder), ended)
         if keep is not None:
-            keep(ended)
+            keep(ended, timeout)
     except Exception as error:
         _log.debug("the end of this process cannot be stored: %s", error)
         return False

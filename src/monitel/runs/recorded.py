@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import monitel.runs.ended as ends  # before the end: a class that is made there would hide Ctrl-C from the exit status
 from monitel.blackbox import silent
-from monitel.process.exit import finalize_with_children, is_child
+from monitel.process.exit import EXIT_TIMEOUT, LEAST, exit_timeout, finalize_with_children, is_child
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_launcher
 from monitel.process.os_threads import in_main_thread
@@ -53,23 +54,30 @@ class Recorded:
                 recorder.stage_times,
             )
             silent.at_end.append(self._give_way)
-        atexit.register(self.close)  # after run.ended
+        atexit.register(self._close_at_exit)  # after run.ended
         enter(self)
         if in_main_thread() and is_default():
             SigtermHandler(self._terminate, _preempt, replaceable=True).install()
 
-    def close(self) -> None:
-        """Store the end of this process, unless an exporter does it. Idempotent."""
+    def close(self, timeout: float = EXIT_TIMEOUT) -> None:
+        """Store the end of this process, unless an exporter does it. The disk may delay that. Idempotent."""
         if not self.is_over:
+            deadline = time.monotonic() + timeout - LEAST
             self._end()
             self._ledger.finish(_LEDGER_S)
             if (series := silent.release(self)) is None:  # there was no place for a record
                 return
-            time, store = self._ledger.run_time(), self._ledger.store
-            is_stored = ends.store_end(self._attributes, series, {}, time, spool=Path(), stored=False, store=store)
-            if time is not None and not is_stored:
-                print_last_line(time)
+            run_time, store = self._ledger.run_time(), self._ledger.store
+            left = max(LEAST, deadline - time.monotonic())
+            how: dict[str, Any] = {"spool": Path(), "stored": False, "store": store, "timeout": left}
+            is_stored = ends.store_end(self._attributes, series, {}, run_time, **how)
+            if run_time is not None and not is_stored:
+                print_last_line(run_time)
             silent.give_way()  # of another owner, which SIGTERM does not end
+
+    def _close_at_exit(self) -> None:
+        with exit_timeout() as left:
+            self.close(left)
 
     def _give_way(self) -> None:
         if not self.is_over:
@@ -78,17 +86,18 @@ class Recorded:
 
     def _end(self) -> None:
         self.is_over = True
-        atexit.unregister(self.close)  # which would keep the memory and the files of the record
+        atexit.unregister(self._close_at_exit)  # which would keep the memory and the files of the record
 
     def _terminate(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
         _preempt(timeout)
-        self.close()
-        end_on_sigterm(timeout)  # for TensorBoard
+        self.close(timeout)
+        end_on_sigterm(max(LEAST, deadline - time.monotonic()))  # for TensorBoard
 
 
 def _end_child() -> None:
     if is_child() and Recorded._current is not None:
-        Recorded._current.close()
+        Recorded._current._close_at_exit()
 
 
 def _leave_to_parent() -> None:

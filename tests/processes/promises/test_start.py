@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
+from tests.processes.patience import IN_TIME
 from tests.processes.promises.test_run_command import NO_EXPORTERS
-from tests.support.checks import limit
 from tests.support.commands import command
 from tests.support.receiver import Receiver
-from tests.support.scripts import Run
+from tests.support.scripts import PRINT_TIME, Run
 
 from monitel.runs.curves import read_curves
 
@@ -194,24 +194,42 @@ def test_no_place_at_all(train: Run, tmp_path: Path, before: str, place: str) ->
     assert [] == [*tmp_path.rglob("run.json")]
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
-def test_disk_that_hangs_delays_the_end_by_two_seconds(train: Run, before: str) -> None:
-    """The whole end has these seconds: a disk that has delayed the exporters does not delay the report as long."""
-    hang = """
+#: Calls that open or change files hang, in the main thread those for the folders of runs.
+HANG = """
 import threading
-found, never = os.open, threading.Event()
-def hang(*given, **options):
-    if threading.current_thread().name in {'monitel-run-end', 'monitel-otlp-ledger', 'monitel-disk'}:
-        never.wait()
-    return found(*given, **options)
-os.open = hang
-began = time.monotonic()
-run.end()
-print(time.monotonic() - began)
+never = threading.Event()
+threads = {*"monitel-run-end monitel-otlp-ledger monitel-disk monitel-tensorboard".split()}
+def hang(event, given):
+    if event in {"open", "os.mkdir", "os.rename", "os.listdir", "os.scandir", "os.symlink"}:
+        if threading.current_thread().name in threads or "monitel-runs" in str(given[0]):
+            never.wait()
+sys.addaudithook(hang)
 """
-    ended = train(before + TRAIN + hang)
-    assert float(ended.stdout) < limit(3.0)
+ENDS = {
+    "exit": (PRINT_TIME, 0),
+    "end": (PRINT_TIME + "run.end()\nos._exit(0)\n", 0),
+    "SIGTERM": (PRINT_TIME + "os.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(60)\n", -signal.SIGTERM),
+    "second start": (PRINT_TIME + "monitel.started_run._BEGIN_S = 0\nmonitel.start('second')\nos._exit(0)\n", 0),
+}
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_disk_that_hangs_delays_the_end_by_two_seconds(train: Run, before: str, end: str) -> None:
+    """All have these seconds together: the exporters, the ledger, the report, and the writer of TensorBoard."""
+    script, status = ENDS[end]
+    ended = train(before + TRAIN + HANG + script, returncode=status)
+    assert ended.at - float(ended.stdout) < IN_TIME
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_disk_that_hangs_at_the_begin(train: Run, before: str) -> None:
+    """The job begins, without a folder."""
+    script = before + "import monitel.started_run\nmonitel.started_run._BEGIN_S = 0.2\n" + HANG
+    ended = train(script + TRAIN + "print('trained', flush=True)\nos._exit(0)")
+    assert "trained\n" == ended.stdout
+    assert 1 == ended.stderr.count("no run can be kept: the disk has not answered within 0.2 s")
 
 
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])

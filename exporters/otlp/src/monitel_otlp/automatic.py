@@ -34,7 +34,7 @@ def begin() -> None:
         configure_automatically()
 
 
-def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[], object]]:
+def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[float], object]]:
     """Make the pipeline of a run that :func:`monitel.start` begins; without an endpoint its folder is the spool."""
     from monitel_otlp.config.settings import resolve
     from monitel_otlp.configuration import configure, ends_given

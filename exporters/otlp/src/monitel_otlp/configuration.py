@@ -19,6 +19,7 @@ from monitel.blackbox.folder import AVAILABLE, UNAVAILABLE
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, box_settings
 from monitel.blackbox.silent import at_end
+from monitel.process.exit import EXIT_TIMEOUT
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
 from monitel.process.os_threads import RLock, in_main_thread, start_thread
@@ -33,7 +34,7 @@ from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import Settings, exporters, read_variable, resolve, sdk_is_disabled
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
-from monitel_otlp.pipeline import EXIT_TIMEOUT, Pipeline, inlet
+from monitel_otlp.pipeline import Pipeline, inlet
 from monitel_otlp.system import report_system
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import hold, release
-from monitel.process.exit import finalize
+from monitel.process.exit import EXIT_TIMEOUT, LEAST, exit_timeout, finalize
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker
@@ -41,7 +41,7 @@ from monitel_otlp._compat import APILoggerProvider
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.resource import check_rank, child_resource
 from monitel_otlp.config.settings import Settings, sdk_is_disabled
-from monitel_otlp.export.engine import Engine
+from monitel_otlp.export.engine import STORED, Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_run.folder import announce_child
@@ -56,10 +56,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-EXIT_TIMEOUT = 2.0
 _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (100), before Queues are closed (10)
-_LEDGER_SHARE = 0.1  # share of the shutdown for the last heartbeat of the run's ledger
-_LEAST_LEDGER = 0.05  # seconds for it, even if there is no time to shut down
+_LEDGER = 0.05  # share of the time to shut down for the last heartbeat of the run's ledger
+_REPORTED = 0.95  # and the share that has passed when the end of the process is stored
 _CUT_SHORT = "monitel could not send all that the application has recorded by OpenTelemetry's API"
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
@@ -275,7 +274,7 @@ class Pipeline:
             True if all items were acknowledged, or are on disk because no endpoint is set, and if the pipeline has lost
             no item.
         """
-        self._end_silent()
+        self._end_silent(_bounded(timeout))
         if self.ended is not None:
             return self.ended
         with activity("shutdown"):
@@ -287,15 +286,15 @@ class Pipeline:
         Returns False if the signal has interrupted a shutdown in this thread, which will resume.
         """
         preempt()
-        self._end_silent()
+        self._end_silent(timeout)
         with nullcontext() if self.engine is None else self.engine.box.unlocked():
             self._shut_down(timeout, in_signal_handler=True)
         return self.ended is not None or self._ending_thread != get_ident()
 
-    def _end_silent(self) -> None:
+    def _end_silent(self, timeout: float) -> None:
         """End the record of a rank that does not export."""
         if (series := release(self)) is not None:
-            self._report(series, {}, self.spool_dir, stored=False)
+            self._report(series, {}, self.spool_dir, stored=False, timeout=timeout)
 
     def _give_way(self) -> bool:
         """End, because the program makes another pipeline: what is recorded from now on waits for that one.
@@ -358,7 +357,7 @@ class Pipeline:
         return complete
 
     def _end(self, timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
+        begin = time.monotonic()
         if self._ranges is not None:
             self._ranges.close()
         if self.engine is None and self.is_recording:  # a forked child, which may record its first item here
@@ -370,11 +369,13 @@ class Pipeline:
         engine = self.engine
         complete = engine is None or engine.shutdown(timeout, before=self._stop_taking)
         self._stop_taking()
-        in_time = self._application.wait(ending, deadline)
+        in_time = self._application.wait(ending, begin + STORED * timeout)
         if self._run_ledger is not None:
-            self._run_ledger.finish(max(_LEDGER_SHARE * timeout, _LEAST_LEDGER))
+            self._run_ledger.finish(max(LEAST, _LEDGER * timeout))
         if engine is not None:
-            self._report(engine.series, self.account(), engine.left, stored=engine.stored, cut_short=not in_time)
+            left = max(LEAST, begin + _REPORTED * timeout - time.monotonic())
+            given = engine.series, self.account(), engine.left
+            self._report(*given, stored=engine.stored, timeout=left, cut_short=not in_time)
         for undo in self.at_end:  # the last one may be SIGTERM's, which does not return after a SIGTERM
             undo()
         return complete and not self.dropped
@@ -392,6 +393,7 @@ class Pipeline:
         left: os.PathLike[str],
         *,
         stored: bool,
+        timeout: float,
         cut_short: bool = False,
     ) -> None:
         """Store the end of this process for ``monitel run``; print it without that, and if something was lost.
@@ -402,7 +404,7 @@ class Pipeline:
         if (ledger := self._run_ledger) is not None:
             run_time, store = ledger.run_time(), ledger.store
         given = self._resource.attributes, series, accounts, run_time
-        is_stored = store_end(*given, spool=left, stored=stored, store=store)
+        is_stored = store_end(*given, spool=left, stored=stored, store=store, timeout=timeout)
         if accounts and not (self._is_automatic and self._gives_way):  # the other one reports
             lines = [_CUT_SHORT] if cut_short else []
             if not is_stored or self.dropped:
@@ -427,7 +429,7 @@ class Pipeline:
             self._resource = child_resource(self._resource)
             self.engine = self._make_engine()
             inlet.lead_to(self, self.engine.recorder)
-            finalize(_weakly(self.shutdown), _BEFORE_QUEUES)
+            finalize(_weakly(self._shut_down_in_time), _BEFORE_QUEUES)
             return self.engine
 
     def _start_to_count(self) -> None:
@@ -467,8 +469,13 @@ class Pipeline:
             self._ranges = QueuedSpans(self._spans, first=first, sampler=sampler)
 
     def _shut_down_at_exit(self) -> None:
-        atexit.register(_weakly(self.shutdown))
-        finalize(_weakly(self.shutdown), _BEFORE_QUEUES)
+        at_exit = _weakly(self._shut_down_in_time)
+        atexit.register(at_exit)
+        finalize(at_exit, _BEFORE_QUEUES)
+
+    def _shut_down_in_time(self) -> None:
+        with exit_timeout() as left:
+            self.shutdown(left)
 
     def _in_child(self) -> None:
         """Leave everything inherited to the parent, and start with empty accounts."""

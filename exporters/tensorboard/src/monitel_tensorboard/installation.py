@@ -7,16 +7,17 @@ import multiprocessing.util  # noqa: F401  its exit function is called after our
 import os
 import sys
 import time
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import monitel
 from monitel.blackbox.silent import hold, release
-from monitel.process.exit import finalize_with_children
+from monitel.process.exit import exit_timeout, finalize_with_children
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
-from monitel.process.os_threads import in_main_thread
+from monitel.process.os_threads import call_in_time, in_main_thread
 from monitel.process.sigterm import SigtermHandler, call_at_end, is_default
 from monitel.process.worker import Worker, yield_gil
 from monitel.run_events import end_if_due, end_on_sigterm, enter, leave
@@ -24,14 +25,12 @@ from monitel.stats import before_flush
 from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
 from monitel_tensorboard.points import Recorded, has_scalars
-from monitel_tensorboard.writer import SummaryWriter, check, guarded, local_dir, open_writers
+from monitel_tensorboard.writer import DISK_S, SummaryWriter, check, guarded, local_dir, open_writers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monitel import Event
-
-EXIT_TIMEOUT = 5.0  # seconds that all writers of a process have together at exit
 
 _ACTIVITY = "training.activity"
 _MINUTE_NS = 60 * 10**9
@@ -187,10 +186,10 @@ def install(
     return Installation(SummaryWriter(folder, "", purge_step, max_queue, flush_secs), expiry_secs)
 
 
-def start(_name: str, folder: Path, _run_id: str) -> tuple[object, Callable[[], object]]:
+def start(_name: str, folder: Path, _run_id: str) -> tuple[object, Callable[[float], object]]:
     """Write the files of a run that :func:`monitel.start` begins: an entry point of ``monitel.writers``."""
     installation = install(folder)
-    return installation, lambda: installation.uninstall(EXIT_TIMEOUT)
+    return installation, installation.uninstall
 
 
 def _run_dir(log_dir: str, *, resumed: bool) -> str:
@@ -201,7 +200,10 @@ def _run_dir(log_dir: str, *, resumed: bool) -> str:
     for number in count(1):
         run = Path(log_dir, f"run-{number}") if number > 1 else Path(log_dir)
         folder = run / f"rank-{rank}" if rank else run
-        if resumed or claim(folder, run, world_size):
+        try:
+            if resumed or call_in_time(partial(claim, folder, run, world_size), DISK_S):
+                break
+        except TimeoutError:  # the thread that writes reports it
             break
     if number > 1:
         logger.info("%s has the event files of another run: writing to %s", log_dir, folder)
@@ -235,9 +237,10 @@ def _close_all() -> None:
     end_if_due()
     _write_ledgers()
     guarded(monitel.flush)
-    deadline = time.monotonic() + EXIT_TIMEOUT
-    for writer in list(open_writers):
-        writer.close(timeout=deadline - time.monotonic())
+    with exit_timeout() as left:
+        deadline = time.monotonic() + left
+        for writer in list(open_writers):
+            writer.close(timeout=deadline - time.monotonic())
 
 
 atexit.register(_close_all)

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monitel.process.os_threads import Condition, RLock
+from monitel.process.os_threads import Condition, RLock, call_in_time
 from monitel.process.worker import Worker
 from monitel.stats import before_flush
 from monitel.variables import at_least, positive
@@ -29,6 +29,7 @@ _DAY = 86_400.0
 _MAX_QUEUE: Any = at_least(1).check
 _SECONDS: Any = positive("a positive number of seconds, at most a day", below=_DAY + 1).check
 _SUFFIX = re.compile("[^/\\0\ud800-\udfff]{0,100}")
+DISK_S = 1.0  # seconds by which a disk may delay the constructor
 _QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
 _SLICE = 32  # entries; converting and encoding them holds the GIL for one or two milliseconds
 _CONSEQUENCE = (
@@ -53,7 +54,7 @@ class SummaryWriter:
 
     Thread-safe. In a forked child the writer starts empty, with counts of 0, and writes to a separate folder,
     ``pid-<process id>`` in ``log_dir``, from the first point added there. At exit, including that of multiprocessing
-    children, monitel's Stats are flushed. Then all open writers are closed, within 5 seconds in total.
+    children, monitel's Stats are flushed. Then all open writers are closed: all of telemetry has 2 seconds.
 
     The arguments are those of torch's writer.
 
@@ -98,7 +99,7 @@ class SummaryWriter:
         self._closed = False
         self._start_empty()
         with suppress(OSError):  # the thread tries again, and reports it
-            Path(self.log_dir).mkdir(parents=True, exist_ok=True)
+            call_in_time(lambda: Path(self.log_dir).mkdir(parents=True, exist_ok=True), DISK_S)
         open_writers.add(self)
         self._worker.start()
 

@@ -63,7 +63,7 @@ _PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _MOST_LATE = 1000  # rounds whose windows wait for event handlers
 # Shares of the time to shut down that have passed when each phase ends.
-_HANDLED, _SENT, _STORED = 0.35, 0.7, 0.95
+_HANDLED, _SENT, STORED = 0.35, 0.7, 0.85
 _LEAST = 0.2  # seconds, even if there is no time to shut down
 
 _newest_ns: dict[Any, int] = {}  # time after the newest point of each resource in this process
@@ -336,7 +336,7 @@ class Engine:
             lambda: self._collect(begin + max(_LEAST, _SENT * timeout), last=True),
             lambda: self._send_rest(begin + _SENT * timeout),
             self.application.stop,
-            lambda: self._end_box(max(_LEAST, begin + _STORED * timeout - time.monotonic())),
+            lambda: self._end_box(max(_LEAST, begin + STORED * timeout - time.monotonic())),
         )
         for phase in phases:
             try:
