@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monitel.console.outcome import record_command
+from monitel.console.verdict import is_overdue
 from monitel.runs.shares import largest_overhead, parts_of, sentences
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ _MUCH, _MUCH_NS = 10, 60 * 10**9  # percent of the time, and time, from which an
 _LOADER = "more workers for the loader, faster storage, or a copy on the local disk"
 _SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.checkpoint.async_save()"
 
+_OVERDUE = "Look again in a minute: without a step until then it hangs. The stacks show what it does now:"
 DIVERGED = "Lower the learning rate, clip gradients, or look at the batch in which this begins."  # a loss
 _BY_KIND = {
     "failed": ("Read the exception below. If several ranks failed, the first one is usually the cause.", ""),
@@ -61,6 +63,8 @@ def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
         return f"Look at what it was doing, below; {record} has its waits and its last events, too.", command
     if found.kind == "late-rank":
         return _BY_STAGE.get(found.stage, "Compare a profile of this rank with one of another rank."), ""
+    if found.kind == "healthy" and any(map(is_overdue, job.measured)):
+        return _OVERDUE, _AUTOPSY
     if found.kind == "healthy" and time is not None and (overhead := largest_overhead(parts_of(time.activities))):
         remedy = _REMEDIES.get(overhead.name)
         if remedy and overhead.percent >= _MUCH and overhead.time_ns >= _MUCH_NS:

@@ -20,7 +20,7 @@ from monitel.console.reader import read_boxes
 from monitel.console.runs import Run, Runs, add_options, is_given, outcome_of, report, run_in
 from monitel.runs.curves import LIMIT_BYTES, Curve, read_curves
 from monitel.runs.ended import ONLY, read_ends, write_end
-from monitel.runs.folder import CURVES, is_started, make_started
+from monitel.runs.folder import CURVES, is_started, make_started, name_of
 from monitel.runs.folder import FILE as LEDGER
 from monitel.runs.process import Process
 from monitel.runs.stored import StoredError
@@ -39,8 +39,8 @@ def is_wanted() -> bool:
     return bool(read_variables({"report": BOOLEAN}, {"report": True}).get("report", True))
 
 
-def write_report(store: Path | None, place: Path, *, title: str, processes: Sequence[Process] | None = None) -> Path:
-    """Write the report of the run that a folder has into a file, and return its path.
+def report_of(store: Path | None, *, title: str, processes: Sequence[Process] | None = None) -> str:
+    """Return the report of the run that a folder has.
 
     The processes are by default those whose ends are in the folder, and those that have boxes on this machine.
     """
@@ -52,7 +52,12 @@ def write_report(store: Path | None, place: Path, *, title: str, processes: Sequ
         run = replace(run, outcome=outcome_of(run, processes, time.time_ns()))
     earlier = replaced(processes)
     jobs = [*jobs_of(earlier), *jobs_of(each for each in processes if each not in earlier)]
-    text = page(run, jobs, curves, title=title, now_ns=time.time_ns(), problems=problems)
+    return page(run, jobs, curves, title=title, now_ns=time.time_ns(), problems=problems)
+
+
+def write_report(store: Path | None, place: Path, *, title: str, processes: Sequence[Process] | None = None) -> Path:
+    """Write the report of a run into a file, and return its path."""
+    text = report_of(store, title=title, processes=processes)
     with closing(Folder.open(place.parent, check=False)) as folder:
         new = f".{place.name}.{token_hex(4)}"  # several ranks may write it at once
         folder.write_new(new, text.encode("utf-8", "replace"))
@@ -119,9 +124,9 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Write one page of HTML about a run, which may still be running: verdict, curves, where the time "
         "went, stages of each rank, how it ended, and its configuration. The page needs no network.",
     )
-    text = "the ID or the start of a run, as monitel runs lists it, or its folder; default: the latest run"
+    text = "the ID, the name or the start of a run, as in monitel runs, or its folder; default: the latest run"
     command.add_argument("name", nargs="?", type=target, metavar="RUN", help=text)
-    text = "the file; default: report.html in the folder of a run that monitel.start() has begun, or else here"
+    text = "the file, or - for stdout; default: report.html in the folder of a run of monitel.start(), or else here"
     command.add_argument("--output", type=target, metavar="FILE", help=text)
     add_options(command, _run)
 
@@ -131,11 +136,16 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.name is None and not known.all:
         raise known.unknown("run")
     run = known.all[-1] if arguments.name is None else known.find(arguments.name)
+    title = name_of(run.store) or run.title or run.name
+    if arguments.output == "-":
+        if arguments.json:
+            raise FolderError("--json and --output - both write to stdout: give --output a file")
+        return report(arguments, known.problems, {}, [report_of(run.store, title=title).rstrip("\n")])
     place = Path(arguments.output or (run.store / FILE if is_started(run.store) else FILE)).absolute()
     if place.is_symlink() or (place.exists() and not place.is_file()):  # such as /dev/stdout: it would be replaced
         raise FolderError(f"{str(place)!r} is not a file")
     try:
-        path = write_report(run.store, place, title=run.title or run.name)
+        path = write_report(run.store, place, title=title)
     except OSError as error:
         raise FolderError(f"{str(place)!r} cannot be written: {error.strerror or error}") from None
     return report(arguments, known.problems, {**run.as_json, "report": str(path)}, [near(path)])

@@ -77,6 +77,15 @@ def is_started(path: Path) -> bool:
     return (path / MARKER).is_file() and not path.name.startswith(".")  # a link
 
 
+def name_of(path: Path) -> str:
+    """Return the name with which :func:`monitel.start` has begun the run in a folder; empty for another one."""
+    with suppress(OSError, ValueError, FolderError), closing(Folder.open(path, check=False)) as folder:
+        found = json.loads(folder.read(MARKER, LIMIT_BYTES))
+        if isinstance(found, dict):
+            return str(found.get("name", ""))
+    return ""
+
+
 def shared_key(name: str, number: int) -> str:
     """Return what the processes of a run that has this name have in common; empty for a run of one process.
 

@@ -114,6 +114,7 @@ def test_report_of_a_killed_run(train: Run, before: str) -> None:
     train(before + TRAIN + wait + "os.kill(os.getpid(), signal.SIGKILL)", returncode=-signal.SIGKILL)
     printed = command("report")
     assert (0, f"{folder() / 'report.html'}\n") == (printed.status, printed.output)
+    assert "<h1>my run</h1>" in report()
     assert all(each in report() for each in ("died of an unknown cause at step 30", "&lt;module&gt;", "0.0333"))
 
 
@@ -138,6 +139,9 @@ def test_ranks_share_a_folder(train: Run) -> None:
     assert 1 == len([each for each in shared.iterdir() if "tfevents" in each.name and "config" not in each.name])
     again = command("report", shared.name, "--output", "again.html")
     assert (0, "again.html\n") == (again.status, again.output)
+    printed, refused = (command("report", "my run", "--output", "-", *more) for more in ([], ["--json"]))
+    assert (0, True) == (printed.status, printed.output.startswith("<!doctype html>\n"))
+    assert (1, "", False) == (refused.status, refused.output, Path("-").exists())
     assert "rank 1 killed by SIGKILL" in Path("again.html").read_text()
     Path("link").symlink_to("again.html")
     for place, words in (("link", "is not a file"), (".", "is not a file"), ("no/a.html", "cannot be written: ")):

@@ -345,3 +345,6 @@ def test_each_kind_of_verdict_has_advice_whose_command_exists() -> None:
     assert (found["healthy"], "monitel runs") == advice(job, short)
     text = "40 % of the time went into downtime between attempts"
     assert (f"The steps are fine, but {text}: automatic restarts, or spare nodes.", "") == advice(job, long)
+    late = Job(JOB, None, (ended(state=State.ALIVE, status="", made=99, step_age_ns=9 * S, step_p50=0.25),))
+    vars(late)["verdict"] = Verdict("healthy", "healthy: no step for 9 s")
+    assert "Look again in a minute" in advice(late, None)[0]
