@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.markup import Markup, short, tag
-from monitel.text import bytes_in_words, columns_of, duration, number
+from monitel.text import bytes_in_words, columns_of, counted, duration, number
 
 if TYPE_CHECKING:
     from monitel.runs.curves import Curve, Point
@@ -42,7 +42,9 @@ def in_words(value: float, unit: str) -> str:
         return duration(value * 1e9)
     if unit == "By" and math.isfinite(value):
         return bytes_in_words(value)
-    return f"{number(value)} {'' if unit == '1' else short(unit.strip('{}').replace('}', ''))}".strip()
+    noun = "" if unit == "1" else short(unit.strip("{}").replace("}", ""))
+    plural = "s" if unit == f"{{{noun}}}" and value != 1 and not noun.endswith("s") else ""
+    return f"{number(value)} {noun}{plural}".strip()
 
 
 def label(attributes: Iterable[tuple[str, Scalar]]) -> str:
@@ -172,6 +174,8 @@ class _Plot:
         least = sorted(each.mean for each in points)[int(_RARE * len(points))]
         self._y = _Axis.around(self._low, self._high, least)
         self.notes = ["logarithmic axis"] if self._y.is_log else []
+        if replaced := sum(each.replaced for each in curves):
+            self.notes.append(f"steps began again: {counted(replaced, 'earlier point')} not shown")
         if not self._y.is_log and 0 < _FAR * (usual - self._low) < self._high - self._low:
             self._y = _Axis.around(self._low, usual, usual)
             step = max(points, key=lambda each: each.largest).step

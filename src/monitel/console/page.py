@@ -61,7 +61,7 @@ def page(
         _header(title, run, jobs, time),
         "" if job is None else _verdict(job, time, None if run is None else run.loss),
         _section("Where the time went", () if time is None else _times(time)),
-        _section("Numbers", _numbers(curves, values.values)),
+        _section("Numbers", _numbers(curves, values.values, has_ended=run is None or run.time.status != "")),
         _section("Stages of a step", () if job is None else _stages(job)),
         _section("How it ended", _ends(jobs)),
         _section("Configuration", _configuration(values)),
@@ -176,7 +176,7 @@ def _verdict(job: Job, time: RunTime | None, loss: Value | None) -> Markup:
 # ---- numbers
 
 
-def _numbers(curves: Sequence[Curve], values: Sequence[Value]) -> Iterator[Markup]:
+def _numbers(curves: Sequence[Curve], values: Sequence[Value], *, has_ended: bool) -> Iterator[Markup]:
     """Yield the chart of the loss, those of other numbers, that of the step time, and the last values of the rest."""
     groups: dict[str, list[Curve]] = {}
     for each in curves:
@@ -190,6 +190,8 @@ def _numbers(curves: Sequence[Curve], values: Sequence[Value]) -> Iterator[Marku
     figures = _fitting((chart(groups[name], large=name == first) for name in names), _CHARTS, _OF_CHARTS)
     if figures:
         yield tag("div", *figures, class_="charts")
+        if not has_ended:
+            yield _note("Numbers are stored each half minute, so those of the last steps may be missing.")
     drawn = {(each.name, each.attributes) for name in names[: len(figures)] for each in groups[name]}
     rest = {each.key: each for each in (*values, *last) if each.key not in drawn}
     rows = [

@@ -43,6 +43,7 @@ class Curve(NamedTuple):
     unit: str
     points: tuple[Point, ...]
     last: float  # the last number, which need not be finite
+    replaced: int = 0  # points that are missing, because later numbers had lower steps
 
 
 @dataclass
@@ -53,6 +54,7 @@ class _Growing:
     stride: int = 1  # numbers in a point
     filled: int = 0  # numbers in the last point
     last: float = math.nan
+    replaced: int = 0  # points
     points: list[Point] = field(default_factory=list)
 
     def add(self, step: int | None, value: float) -> None:
@@ -61,7 +63,9 @@ class _Growing:
         points = self.points
         step = (points[-1].step + 1 if points else 1) if step is None else step
         if points and step < points[-1].step:
-            del points[bisect_left(points, step, key=lambda point: point.step) :]
+            kept = bisect_left(points, step, key=lambda point: point.step)
+            self.replaced += len(points) - kept
+            del points[kept:]
             self.filled = self.stride
         if not math.isfinite(value):
             return
@@ -87,7 +91,7 @@ class _Growing:
         if self.stride == 1 and columns[1] == columns[2] == columns[3]:
             del columns[2:]
         rounded = [columns[0], *([float(f"{each:.7g}") for each in column] for column in columns[1:])]
-        values = [_VERSION, *key, self.unit, self.stride, self.filled, self.last, rounded]
+        values = [_VERSION, *key, self.unit, self.stride, self.filled, self.last, self.replaced, rounded]
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
@@ -154,7 +158,7 @@ class Curves:
 
 def read_curves(content: bytes) -> list[Curve]:
     """Return the curves in a file. Raises StoredError if it cannot be used."""
-    return [Curve(*key, each.unit, (*each.points,), each.last) for key, each in _decode(content)]
+    return [Curve(*key, each.unit, (*each.points,), each.last, each.replaced) for key, each in _decode(content)]
 
 
 def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
@@ -162,13 +166,13 @@ def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
         raise StoredError(f"has more than {LIMIT_BYTES} bytes")
     for line in content.splitlines():
         try:
-            version, name, attributes, unit, stride, filled, last, columns = json.loads(line)
+            version, name, attributes, unit, stride, filled, last, replaced, columns = json.loads(line)
             steps, means, *rest = columns
             least, largest = rest or (means, means)
             rows = zip(steps, means, least, largest, strict=True)
             points = [Point(int(step), *map(float, numbers)) for step, *numbers in rows]
             key = str(name), tuple((str(label), _scalar(each)) for label, each in attributes)
-            found = _Growing(str(unit), int(stride), int(filled), float(last), points)
+            found = _Growing(str(unit), int(stride), int(filled), float(last), int(replaced), points)
         except Exception:  # it may be damaged in any way
             raise StoredError("is damaged") from None
         if version != _VERSION:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.unit.console.made_runs import HOSTILE, curve, made_run
 
 from monitel.blackbox.account import Account
 from monitel.console.advice import advice
+from monitel.console.charts import in_words
 from monitel.console.job import Job, jobs_of
 from monitel.console.main import _MODULES
 from monitel.console.page import page
@@ -245,6 +247,23 @@ def test_number_that_is_not_finite_is_a_mark_with_a_word() -> None:
     assert {"then nan", "then inf"} < {*found.texts("text")}
     assert ["bad", "bad"] == found.values("class", of="output")
     assert "no finite number was recorded" in found.after("Numbers")
+
+
+def test_page_says_which_numbers_are_missing() -> None:
+    """Those that later steps have replaced; and perhaps the last ones, unless the run has ended by itself."""
+    again, run = curve("loss", 3.0, 2.0)._replace(replaced=1200), made_run()
+    ended, killed = (shown(of, (), [again]) for of in (run, replace(run, time=replace(run.time, status=""))))
+    assert "steps began again: 1,200 earlier points not shown" in ended.after("Numbers")
+    words = "Numbers are stored each half minute, so those of the last steps may be missing."
+    assert [False, True] == [words in found.after("Numbers") for found in (ended, killed)]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(245, "{step}", "245 steps"), (1, "{step}", "1 step"), (2, "{loss}", "2 loss"), (35, "{token}/s", "35 token/s")],
+)
+def test_values_are_in_words(value: float, unit: str, text: str) -> None:
+    assert text == in_words(value, unit)
 
 
 def test_loss_that_is_not_finite_is_not_called_healthy() -> None:

@@ -72,6 +72,12 @@ def test_steps_of_points(numbers: list[tuple[int | None, float]], expected: list
     assert expected == steps(curve(*numbers))
 
 
+def test_numbers_that_were_replaced_are_counted() -> None:
+    """Steps of a second epoch begin again, so that the curve has the last epoch alone."""
+    epoch = [(step, 1.0) for step in range(1, 5)]
+    assert (4, 8) == (len((found := curve(*epoch, *epoch, *epoch)).points), found.replaced)
+
+
 def test_last_number_is_kept_as_it_is() -> None:
     assert math.isnan(curve((1, 0.5), (2, math.nan)).last)
     assert Point(7, 2.0, 1.0, 3.0) == curve((7, 1.0), (7, 3.0)).points[0]
