@@ -250,7 +250,7 @@ def test_number_that_is_not_finite_is_a_mark_with_a_word() -> None:
 
 
 def test_page_says_which_numbers_are_missing() -> None:
-    """Those that later steps have replaced; and perhaps the last ones, unless the run has ended by itself."""
+    """Numbers that later steps have replaced; perhaps the last ones, too, unless the run has ended by itself."""
     again, run = curve("loss", 3.0, 2.0)._replace(replaced=1200), made_run()
     ended, killed = (shown(of, (), [again]) for of in (run, replace(run, time=replace(run.time, status=""))))
     assert "steps began again: 1,200 earlier points not shown" in ended.after("Numbers")
