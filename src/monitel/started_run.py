@@ -23,7 +23,7 @@ from monitel.logged_numbers import log
 from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
-from monitel.process.launcher import is_rank_zero, launch_attributes
+from monitel.process.launcher import is_rank_zero, launch_attributes, service_name
 from monitel.process.os_threads import Event as Signal
 from monitel.process.os_threads import RLock, call_in_time
 from monitel.process.worker import Worker
@@ -223,8 +223,8 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
     calls start() itself; in a spawned one that imports the main module, a run begins with its first use.
 
     Args:
-        name: Name of the run, by default that of the script. It is also the ``service.name``, unless OTEL_SERVICE_NAME
-            is set.
+        name: Name of the run, by default that of the script. It is also the ``service.name``, unless OpenTelemetry's
+            variables give one.
         values: The configuration of the run, as in :func:`monitel.config`.
         **config: Further values of the configuration.
 
@@ -291,7 +291,7 @@ def _make_folder(name: str) -> Path:
 
 def _record(name: str, _folder: Path, run_id: str) -> tuple[object, Callable[[float], object]]:
     """Record this process without an exporter."""
-    attributes = {"service.name": os.environ.get("OTEL_SERVICE_NAME") or name, **launch_attributes()}
+    attributes = {"service.name": service_name(name), **launch_attributes()}
     recorded = Recorded(spool_root(), {**attributes, "training.run.id": run_id})
     return recorded, recorded.close
 

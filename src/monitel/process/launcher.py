@@ -39,9 +39,10 @@ _TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 def launch_attributes() -> dict[str, str | int]:
     """Return the ``training.*`` attributes of this process; empty without a launcher."""
-    found: dict[str, str | int] = {}
+    given = resource_attribute("training.run.id")
+    found: dict[str, str | int] = {"training.run.id": given} if given else {}
     for attribute, variables in VARIABLES.items():
-        for variable in variables:
+        for variable in () if attribute in found else variables:
             value = os.environ.get(variable, "").strip()
             if attribute == "training.run.id":
                 found |= _run_id(variable, value)
@@ -57,6 +58,22 @@ def launch_attributes() -> dict[str, str | int]:
     if (member := distributed_rank()) is not None:
         found["training.rank"], found["training.world_size"] = member
     return found
+
+
+def resource_attribute(name: str) -> str:
+    """Return the value of an attribute in OTEL_RESOURCE_ATTRIBUTES; empty without one."""
+    pairs = (each.partition("=") for each in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","))
+    found = [value.strip() for key, _, value in pairs if key.strip() == name]
+    if not found:
+        return ""
+    from urllib.parse import unquote  # late: few programs need it
+
+    return escape_surrogates(unquote(found[-1]))
+
+
+def service_name(default: str) -> str:
+    """Return the name of the service that OpenTelemetry's variables give."""
+    return os.environ.get("OTEL_SERVICE_NAME") or resource_attribute("service.name") or default
 
 
 def is_rank_zero(launch: Mapping[str, str | int]) -> bool:

@@ -160,11 +160,14 @@ def test_runs_of_a_command_have_reports_and_its_status(before: str) -> None:
     assert ("completed" in report(1), "exit status 3" in report(2)) == (True, True)
 
 
-def test_attempts_share_a_folder(train: Run) -> None:
-    """If their launcher gives them a run id; the curve goes on, and the report has the time of both."""
-    env = {"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "0"}
-    train(BEGIN + TRAIN + "raise SystemExit(3)", env=env, returncode=3)
-    train(BEGIN + TRAIN.replace("range(1, 31)", "range(20, 41)"), env={**env, "SLURM_RESTART_COUNT": "1"})
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+@pytest.mark.parametrize("given", [{"SLURM_JOB_ID": "17"}, {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run%2D7"}])
+def test_attempts_share_a_folder(train: Run, before: str, given: dict[str, str]) -> None:
+    """If a launcher or a variable gives them a run id; the curve goes on, and the report has the time of both."""
+    train(before + TRAIN + "raise SystemExit(3)", env=given, returncode=3)
+    train(before + TRAIN.replace("range(1, 31)", "range(20, 41)"), env=given)
+    run = "17" if "SLURM_JOB_ID" in given else "run-7"
+    assert {run: 2} == {each["run"]: each["attempts"] for each in json.loads(command("runs", "--json").output)["runs"]}
     assert [folder()] == [each for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
     (loss,) = (each for each in read_curves((folder() / "curves.json").read_bytes()) if each.name == "loss")
     assert [*range(1, 41)] == [each.step for each in loss.points]

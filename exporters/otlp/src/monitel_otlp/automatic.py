@@ -36,12 +36,13 @@ def begin() -> None:
 
 def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[float], object]]:
     """Make the pipeline of a run that :func:`monitel.start` begins; without an endpoint its folder is the spool."""
+    from monitel.process.launcher import service_name
     from monitel_otlp.config.settings import resolve
     from monitel_otlp.configuration import configure, ends_given
 
     if ends_given():
         _log.warning("monitel.start() ends the pipeline of configure(): call start() first, and configure() after it")
-    given: dict[str, Any] = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service_name": name}
+    given: dict[str, Any] = {"service_name": service_name(name)}
     if not resolve(None).endpoints and not os.environ.get("MONITEL_SPOOL_DIR"):
         given["spool_dir"] = folder
     pipeline = configure(resource_attributes={"training.run.id": run_id}, **given)
