@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monitel.blackbox.folder import FolderError
 from monitel.console.runs import Run, Runs, add_options, report
 from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
@@ -68,10 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if len(arguments.runs) > _MOST:
         raise CommandError(f"expected at most {_MOST} runs to compare, got {len(arguments.runs)}")
     known = Runs.given(arguments)
-    try:
-        runs = [known.find(each) for each in arguments.runs]
-    except FolderError as error:
-        raise FolderError("\n".join([*known.problems, str(error)])) from error  # which may be why
+    runs = [known.find(each) for each in arguments.runs]
     lines = comparison_lines(runs, Screen.of(sys.stdout))
     report(arguments, known.problems, comparison_as_json(runs, time.time_ns()), lines)
     return 0

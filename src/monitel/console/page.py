@@ -267,7 +267,7 @@ def _ends(jobs: Sequence[Job]) -> Iterator[Markup]:
     """Yield the exception or the stack of each process that did not complete, and the names of those without one."""
     ended = [(each, job) for job in reversed(jobs) for each in _incomplete(job)]
     explained = [(each, job) for each, job in ended if each.exception or each.stacks]
-    ends = (_end(each, f" in attempt {job.attempt or 0}" if len(jobs) > 1 else "") for each, job in explained)
+    ends = (_end(each, "" if job.attempt is None else f" in attempt {job.attempt}") for each, job in explained)
     yield from (shown := _fitting(ends, _PROCESSES, _OF_STACKS))
     if len(shown) < len(explained):
         yield _note(f"and {counted(len(explained) - len(shown), 'more process', 'es')}")

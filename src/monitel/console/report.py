@@ -48,9 +48,10 @@ def report_of(store: Path | None, *, title: str, processes: Sequence[Process] | 
     run, curves = (None, []) if store is None else _stored(store, problems)
     if processes is None:
         processes = [] if store is None else _processes(store, problems)
+    earlier = replaced(processes)
     if run is not None:
         run = replace(run, outcome=outcome_of(run, processes, time.time_ns()))
-    earlier = replaced(processes)
+        earlier += [each for each in processes if each.seen_ns < run.attempt.start_ns and not each.runs]
     jobs = [*jobs_of(earlier), *jobs_of(each for each in processes if each not in earlier)]
     return page(run, jobs, curves, title=title, now_ns=time.time_ns(), problems=problems)
 

@@ -206,16 +206,20 @@ class Runs:
         return dead + ends_below(self._root, self.problems, ["logs"])
 
     def unknown(self, what: str) -> FolderError:
-        """Return an error about something that does not exist, with the names of the newest runs."""
+        """Return an error about something that does not exist, after the files that cannot be read: they may be why."""
+        return FolderError("\n".join([*self.problems, self.without(what)]))
+
+    def without(self, what: str) -> str:
+        """Return that something does not exist, and the names of the newest runs."""
         root = " or ".join(repr(str(each)) for each in filter(None, (self._started, self._root)))
         if not self.all:
-            return FolderError(
+            return (
                 f"there is no ledger of a run below {root}: rank zero of a job with monitel.start() or "
                 "monitel_otlp.configure() writes one; if it has another spool_dir, give --spool-dir"
             )
         more = [f"and {len(self.all) - _LISTED:,} older ones"] if len(self.all) > _LISTED else []
         names = [each.name for each in self.all[: -_LISTED - 1 : -1]]
-        return FolderError("\n  ".join([f"there is no {what}; the runs below {root} are", *names, *more]))
+        return "\n  ".join([f"there is no {what}; the runs below {root} are", *names, *more])
 
 
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
@@ -292,7 +296,7 @@ def _run(arguments: argparse.Namespace) -> int:
     longest = _LONGEST_NAME if columns < UNLIMITED else UNLIMITED
     rows = [_TITLES, *(_cells(each, longest) for each in runs)]
     shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1  # without ids that are the names of all runs
-    lines = [*table([row[:shown] for row in rows], columns, _RIGHT)] if runs else [str(found.unknown("run"))]
+    lines = [*table([row[:shown] for row in rows], columns, _RIGHT)] if runs else [found.without("run")]
     fields = {"time": rfc3339(time.time_ns()), "runs": [each.as_json for each in runs]}
     return report(arguments, found.problems, fields, lines)
 
