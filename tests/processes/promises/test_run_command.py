@@ -293,7 +293,11 @@ importlib.metadata.entry_points = lambda **given: () if given == {"group": "moni
     ("end", "status", "expected"),
     [
         ("raise SystemExit(3)", 3, "monitel run: run x, 5 steps"),
-        ("os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL at step 4"),
+        (
+            # the ledger is written within a second
+            "while not os.path.exists('spools/ledgers'): time.sleep(0.01)\nos.kill(os.getpid(), signal.SIGKILL)",
+            *(-9, "killed by SIGKILL at step 4"),
+        ),
         ("os.kill(os.getpid(), signal.SIGTERM)", -15, " preempted"),
         (
             "import monitel_tensorboard; monitel_tensorboard.install('runs'); os.kill(os.getpid(), signal.SIGTERM)",
