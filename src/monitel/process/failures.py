@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from traceback import walk_tb
 from typing import NoReturn, TypeVar
 
 _Argument = TypeVar("_Argument")
@@ -49,6 +50,15 @@ def report_unraisable(error: BaseException) -> None:
     raiser = _Raiser(error)
     del error  # the traceback will hold this frame too
     del raiser
+
+
+def is_of_signal_handler(error: BaseException) -> bool:
+    """Return True for an exception that a signal handler of the application has raised, whatever it has interrupted."""
+    import signal  # late: an error is rare
+
+    handlers = map(signal.getsignal, signal.valid_signals())
+    codes = {getattr(each, "__code__", None) for each in handlers} - {None}
+    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
 
 
 def error_type(kind: object) -> str | None:

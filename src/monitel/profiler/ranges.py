@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 from monitel import clock
 from monitel.attributes import text_of
 from monitel.decoration import decorated
-from monitel.process.failures import error_type, report_unraisable
+from monitel.process.failures import error_type, is_of_signal_handler, raise_first, report_unraisable
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident, local, names
 from monitel.stats import _window
@@ -246,12 +246,18 @@ def _running(found: Range | None) -> Range | None:
 
 
 def _notify(listeners: Callbacks, self: Range) -> None:
-    """Call each listener. Report an Exception as unraisable; let a KeyboardInterrupt propagate."""
+    """Call each listener. Report an Exception as unraisable; raise that of a signal handler, and a KeyboardInterrupt."""
+    raised: list[BaseException] = []
     for listener in listeners:
         try:
             listener(self)
         except Exception as error:
-            report_unraisable(error)
+            if is_of_signal_handler(error):
+                raised.append(error)
+            else:
+                report_unraisable(error)
+    if raised:
+        raise_first(raised)
 
 
 def _current_track() -> Track:

@@ -3,6 +3,7 @@
 import _thread
 import asyncio
 import contextvars
+import signal
 import threading
 import weakref
 from collections import Counter
@@ -91,6 +92,26 @@ def test_failing_listener_harms_nobody(unraisable: list[Any]) -> None:
     with ranges.listen(began=lambda _: 1 / 0), ranges.listen(ended=lambda each: ended.append(each.name)), record("a"):
         ended.append("block")
     assert (["block", "a"], [ZeroDivisionError]) == (ended, [*map(type, unraisable)])
+
+
+def test_what_a_signal_handler_raises_is_the_applications(unraisable: list[Any]) -> None:
+    """Also in a listener, whose own errors harm nobody; other listeners receive the range."""
+
+    def on_alarm(_number: int, _frame: Any) -> None:
+        raise TimeoutError("too slow")
+
+    def listener(_range: Any) -> None:
+        signal.raise_signal(signal.SIGALRM)
+
+    ended: list[str] = []
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        both = ranges.listen(ended=listener), ranges.listen(ended=lambda each: ended.append(each.name))
+        with both[0], both[1], pytest.raises(TimeoutError, match="too slow"), record("a"):
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, previous)
+    assert (["a"], []) == (ended, unraisable)
 
 
 def test_decorated_code_has_ranges_while_it_runs(clock: ManualClock) -> None:
