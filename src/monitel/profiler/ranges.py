@@ -246,7 +246,7 @@ def _running(found: Range | None) -> Range | None:
 
 
 def _notify(listeners: Callbacks, self: Range) -> None:
-    """Call each listener. Report an Exception as unraisable; raise that of a signal handler, and a KeyboardInterrupt."""
+    """Call each listener. Report an Exception as unraisable, unless a signal handler has raised it; raise others."""
     raised: list[BaseException] = []
     for listener in listeners:
         try:
