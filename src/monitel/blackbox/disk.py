@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from monitel.blackbox.folder import Folder, write_at
+from monitel.blackbox.folder import Folder, FolderError, write_at
 from monitel.blackbox.journal import BOX, DISK, Journal, Segment
 from monitel.blackbox.record import HEAD, MAGIC, files_of, first_of, scan
 
@@ -47,6 +47,9 @@ def move(journal: Journal, open_disk: Callable[[], Folder], older_than_s: float 
         try:
             journal.disk = open_disk()
             _append(journal, journal.disk, segment, data)
+        except (OSError, FolderError):
+            journal.stop_waiting()
+            raise
         finally:
             journal._moving = None
 

@@ -315,8 +315,14 @@ class Journal:
         if segment is self._active:
             self._active = None
         self.wake()
-        has_waited = time.monotonic() - segment.asked_s > _PATIENCE_S
+        has_waited = time.monotonic() - segment.asked_s >= _PATIENCE_S
         return min(segment.next, self.keep_from) if has_waited else 0
+
+    def stop_waiting(self, timeout: float = 0.0) -> None:
+        """Let what is in memory be sent after so many seconds, although the disk has not taken it."""
+        with self.lock:
+            for each in self.segments:
+                each.asked_s = time.monotonic() - _PATIENCE_S + timeout
 
     def _pass_holes(self) -> Segment | None:
         """Settle the items that are in no segment, and return the segment of the next item."""

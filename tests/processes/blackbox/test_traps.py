@@ -57,12 +57,16 @@ def test_closed_descriptors_are_not_used_any_more(train: Run) -> None:
     assert "[1, 2, 3] {b''}\n" == train(CLOSE_ALL).stdout
 
 
-def test_limited_file_size_ends_no_process(receiver: Receiver, train: Run) -> None:
-    """With RLIMIT_FSIZE of 32 KiB, items are kept in anonymous memory."""
-    limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))\n"
-    emit = "for number in range(1000): monitel.emit('event', number=number, text='x' * 100)\n"
-    train(limit + CONFIGURE + emit, receiver.url)
-    assert [*range(1000)] == numbers(receiver)
+@pytest.mark.parametrize("size", [4, 32])
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_limited_file_size_loses_nothing(receiver: Receiver, train: Run, order: str, size: int) -> None:
+    """With RLIMIT_FSIZE, items are kept in anonymous memory, and sent though no disk takes them either."""
+    limit = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({size} << 10, {size} << 10))\n"
+    emit = "for number in range(6000): monitel.emit('event', number=number, text='x' * 100)\n"
+    script = limit + CONFIGURE if order == "before" else CONFIGURE + limit
+    train(script + emit + "monitel.stat('loss').add(0.5)\n", receiver.url)
+    assert [*range(6000)] == numbers(receiver)
+    assert [0.5] == receiver.values("loss.mean")
 
 
 @contextmanager

@@ -364,6 +364,10 @@ class Engine:
 
     def _send_rest(self, deadline: float) -> None:
         self._next_round = math.inf
+        if self.box.room.memory:  # what the disk does not take, as it is full or hangs, is sent all the same
+            self.box.snapshot()
+            for journal in self.box.journals.values():
+                journal.stop_waiting(_LEAST)
         senders = list(self._senders.values())
         for sender in senders:
             sender.finish(deadline)
