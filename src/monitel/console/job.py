@@ -143,7 +143,7 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
     distinguish jobs, but only if two of them have started the same rank: otherwise each rank may have a shell for a
     parent, or the first rank may have started the others.
     """
-    known = with_pool_workers_completed([*processes])
+    known = _with_names(with_pool_workers_completed([*processes]))
     roots = {id(each): root for each, root in zip(known, _roots(known), strict=True)}
     launches = {roots[id(each)].key for each in known if each.rank is not None}
     found: dict[tuple[object, ...], list[Process]] = {}
@@ -172,6 +172,16 @@ def with_pool_workers_completed(processes: Sequence[Process]) -> list[Process]:
     well = {each.key for each in processes if each.key and (each.runs or each.status == COMPLETED)}
     ended: dict[str, Any] = {"state": State.ENDED, "death": "", "status": COMPLETED}
     return [each.but(**ended) if each.death == _TERMINATED and each.parent in well else each for each in processes]
+
+
+def _with_names(processes: Sequence[Process]) -> list[Process]:
+    """Return processes; one that has ended before it had a name belongs to the only job with its run id."""
+    names: dict[str, set[JobName]] = {}
+    for each in processes:
+        if each.job.run and each.job.own_service:
+            names.setdefault(each.job.run, set()).add(each.job)
+    only = {run: of.pop() for run, of in names.items() if len(of) == 1}
+    return [each if each.job.own_service else each.but(job=only.get(each.job.run, each.job)) for each in processes]
 
 
 def _roots(processes: Sequence[Process]) -> list[Process]:

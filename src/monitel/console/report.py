@@ -78,7 +78,7 @@ def write_job(attempts: Sequence[Job], command: Sequence[str]) -> Path:
     for each in processes if store is not None else ():
         write_end(store, each, ONLY)  # type: ignore[arg-type]
     names = attempts[-1].name
-    given = [each for each in (names.run, names.service) if is_given(each) and not each.startswith("unknown_service")]
+    given = [*filter(is_given, (names.run, names.own_service))]
     title = given[0] if given else script_of(command)
     if store is not None and is_started(store):
         return write_report(store, store / FILE, title=title, processes=processes)

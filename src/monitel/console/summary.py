@@ -161,8 +161,8 @@ def _header(jobs: Sequence[Job]) -> str:
     last = _last(jobs)
     stepping, name = last.stepping, last.name
     parts = []
-    if name.service and not name.service.startswith("unknown_service"):
-        parts.append("/".join(filter(None, (name.namespace, name.service))))
+    if service := name.own_service:
+        parts.append("/".join(filter(None, (name.namespace, service))))
     if is_given(name.run):
         parts.append(f"run {name.run}")
     ranks = {each.rank for each in stepping or last.processes} - {None}

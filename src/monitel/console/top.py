@@ -159,11 +159,10 @@ def summary(look: Look) -> str:
 def _heading(job: Job) -> str:
     """Return the names of a job, and the number of its ranks that run here."""
     names, processes, size = job.name, job.processes, job.world_size
-    service = "" if names.service.startswith("unknown_service") else names.service
     ranks = len({each.rank for each in processes} - {None})
     hosts = sorted({each.host for each in processes} - {""})
     parts = (
-        "/".join(filter(None, (names.namespace, service))) or "job without a name",
+        "/".join(filter(None, (names.namespace, names.own_service))) or "job without a name",
         f"run {names.run}" if names.run else "",
         f"attempt {job.attempt}" if job.attempt else "",
         f"{ranks} of {size} ranks" if size else counted(len(processes), "process", "es"),

@@ -63,6 +63,11 @@ class JobName(NamedTuple):
     service: str = ""
     run: str = ""
 
+    @property
+    def own_service(self) -> str:
+        """The service; empty if it is the name that OpenTelemetry gives a process without one."""
+        return "" if self.service.startswith("unknown_service") else self.service
+
 
 class Total(NamedTuple):
     """The samples of one series, added up."""

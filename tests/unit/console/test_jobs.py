@@ -31,6 +31,13 @@ def test_processes_of_other_jobs_are_not_compared() -> None:
         assert [2, 2] == [len(job.processes) for job in jobs]
 
 
+def test_process_that_ends_before_it_has_a_name_belongs_to_the_only_job_of_its_run() -> None:
+    unnamed = ended(1, job=JobName("", "unknown_service:python", "run-7"))
+    assert [JOB] == [job.name for job in jobs_of([ended(0), unnamed])]
+    others = [ended(0), ended(2, job=JOB._replace(service="eval")), unnamed]
+    assert 3 == len(jobs_of(others)) == len(jobs_of([ended(0), unnamed.but(job=unnamed.job._replace(run="run-8"))])) + 1
+
+
 def launched(rank: int | None, parent: str, pid: int, begun_s: int = 0, **changes: Any) -> Process:
     """Return a live process of a job without a run id; ``parent`` is the name of a shell, or a process id."""
     parent = f"{parent}-7" if parent.isdecimal() else parent
