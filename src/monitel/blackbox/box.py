@@ -47,7 +47,7 @@ from monitel.process import crash_stacks
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Event, Lock
-from monitel.process.worker import Worker
+from monitel.process.worker import Worker, yield_gil
 
 _RETRY_S = 60.0  # between two attempts to make a box
 _log = logging.getLogger("monitel")
@@ -98,9 +98,10 @@ class Box:
                 journal.reader = "nobody"
         #: Parts of the snapshot, as plain values.
         self.sources: dict[str, Callable[[], Any]] = {"stack": crash_stacks.main_stack}
-        #: Returns all open windows as values of entries of kind WINDOW. It is called with the lock of the journal of
-        #: metrics held, so that each window is either open or in the journal.
-        self.open_windows: Callable[[], list[tuple[int, bytes]]] = list
+        #: Returns all open windows. It is called with the lock of the journal of metrics held, so that each window is
+        #: either open or in the journal. The second function makes them values of entries of kind WINDOW.
+        self.open_windows: Callable[[], list[Any]] = list
+        self.numbered: Callable[[list[Any]], list[tuple[int, bytes]]] = list
         self.flushes: list[Callable[[], object]] = [self._keep_stacks]  # append what was collected, before a snapshot
         self.disk_problem = ""  # why nothing is moved to the spool folder
         self.folder: Folder | None = None  # the box, and its files
@@ -270,8 +271,11 @@ class Box:
         self._check_box()
         metrics = self.journals["metrics"]
         with metrics.lock:  # each window is open, in a thread that waits here to append it, or in the journal
-            position, windows = metrics.next, self.open_windows()
+            position, opened = metrics.next, self.open_windows()
             metrics.keep_from = min(metrics.keep_from, position)
+        yield_gil()  # none of these parts holds it for long
+        windows = self.numbered(opened)
+        yield_gil()
         found = {name: self._try(name, source) for name, source in [*self.sources.items()]}
         values = {name: value for name, value in found.items() if value is not None}
         head = (VERSION, time.time_ns(), position)

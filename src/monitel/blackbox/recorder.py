@@ -136,7 +136,7 @@ class Recorder:
             event=lambda: self.last_event or None,
             exception=last_exception,
         )
-        box.open_windows = self.open_windows
+        box.open_windows, box.numbered = self.open_windows, self._numbered
         box.flushes += [self.begin_to_count, self.define_stats]
 
     @property
@@ -195,7 +195,7 @@ class Recorder:
                 series.largest += window.max
 
     def define_stats(self) -> None:
-        """Define the Stats with open windows, so that :meth:`open_windows` has few to define, with the lock held."""
+        """Define the Stats with open windows, before one of them may be gone."""
         with self._defining:
             known = self._stats
             new = {each._serial: each._definition for each in live() if each._serial not in known and each.count}
@@ -203,17 +203,20 @@ class Recorder:
                 self._new_stats(new)
         self._table.warn()
 
-    def open_windows(self) -> list[tuple[int, bytes]]:
-        """Return the open windows as values of entries of kind WINDOW; with the lock of the journal held.
-
-        The snapshot has the totals of that moment.
-        """
+    def open_windows(self) -> list[bytes]:
+        """Return the open windows; with the lock of the journal held. The snapshot has the totals of that moment."""
         totals = self._totals.copy().items()
         self._reported = [(number, each.count, each.sum, each.windows, each.largest) for each, number in totals]
-        contents, known = open_windows(), self._stats
-        serials = [serial for serial, _ in map(key, contents)]
-        self._define_stats(serials)
-        return list(zip(map(known.get, serials, repeat(-1)), contents, strict=True))
+        return open_windows()
+
+    def _numbered(self, contents: list[bytes]) -> list[tuple[int, bytes]]:
+        """Return open windows as values of entries of kind WINDOW."""
+        known, serials = self._stats, [serial for serial, _ in map(key, contents)]
+        numbers = [*map(known.get, serials, repeat(-1))]
+        if -1 in numbers or len(known) > self._most:
+            self._define_stats(serials)
+            numbers = [*map(known.get, serials, repeat(-1))]
+        return list(zip(numbers, contents, strict=True))
 
     def stage_times(self) -> dict[str, int]:
         """Return the nanoseconds of each stage in closed windows: on the device, if they are measured there."""
@@ -238,7 +241,7 @@ class Recorder:
         Call it at the end, when windows that close are not recorded any more. These are not recorded again later.
         """
         with self._metrics.lock:
-            for number, content in self.open_windows():
+            for number, content in self._numbered(self.open_windows()):
                 window, found = decode(content), key(content)
                 if not window.closed:  # samples that other threads add now
                     continue
