@@ -26,10 +26,17 @@ class SYSTEM:
     time_ns = staticmethod(time.time_ns)
 
 
+#: Return nanoseconds since the Unix epoch, and the monotonic time, of the current clock; read as attributes of the
+#: module, because :func:`inject` replaces them.
+time_ns: Callable[[], int] = SYSTEM.time_ns
+monotonic_ns: Callable[[], int] = SYSTEM.monotonic_ns
+
+
 def inject(clock: ManualClock | None) -> ManualClock | None:
     """Use a clock, None for the system's, for later Stats and events; return the previous one."""
-    global _injected
+    global _injected, time_ns, monotonic_ns
     previous, _injected = _injected, clock
+    time_ns, monotonic_ns = (clock or SYSTEM).time_ns, (clock or SYSTEM).monotonic_ns
     return previous
 
 
@@ -45,19 +52,9 @@ def now() -> datetime:
     return local_datetime(_injected.time_ns())
 
 
-def time_ns() -> int:
-    """Return nanoseconds since the Unix epoch, of the current clock."""
-    return (_injected or SYSTEM).time_ns()
-
-
-def monotonic_ns() -> int:
-    """Return the monotonic time of the current clock."""
-    return (_injected or SYSTEM).monotonic_ns()
-
-
 def reading() -> Callable[[], int]:
-    """Return the current clock's function for the monotonic time, which takes half as long as :func:`monotonic_ns`."""
-    return (_injected or SYSTEM).monotonic_ns
+    """Return the current clock's function for the monotonic time; a clock that is injected later has another one."""
+    return monotonic_ns
 
 
 #: Returns nanoseconds since the system was started, suspended time included on Linux; never of a test's clock.

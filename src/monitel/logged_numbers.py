@@ -107,8 +107,9 @@ def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, *
         ({'loss': 0.25, 'validation.accuracy': 0.9}, {'loss': 0.25})
     """
     if values is _NOTHING:
-        values = {name: value for name, value in attributes.items() if not isinstance(value, str)}
-        attributes = {name: value for name, value in attributes.items() if isinstance(value, str)}
+        values, attributes = attributes, {name: each for name, each in attributes.items() if isinstance(each, str)}
+        if attributes:
+            values = {name: each for name, each in values.items() if name not in attributes}
     if type(values) is not dict and not isinstance(values, Mapping):
         raise TypeError(
             "log() takes a mapping of names to numbers, or the numbers by keyword as in log(loss=0.5), "
@@ -132,7 +133,7 @@ def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], dept
     """Collect the values by dotted name; return True if all of them are exactly floats and ints, as usual."""
     plain = True
     for key, value in values.items() if type(values) is dict else items_of(values, _left_out):
-        name = key if type(key) is str and key and key.isascii() else text_of(key)
+        name = key if type(key) is str and key.isascii() else text_of(key)
         if not name:
             _left_out(key, value)
             continue

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable, Iterator, KeysView, Mapping
 from sys import is_finalizing, modules
-from time import perf_counter_ns
 from typing import NamedTuple
 from weakref import ref
 
@@ -146,7 +145,7 @@ class _WaitCounterTracker:
         if self._start_ns is not None:
             self.__exit__()
         key, thread = id(self), get_ident()
-        start_ns = perf_counter_ns() if clock._injected is None else clock.monotonic_ns()
+        start_ns = clock.monotonic_ns()
         self._start_ns = start_ns  # no call until the wait is there
         self._waits.in_flight[key] = thread, start_ns
         if _entered is not None:  # not earlier: _mirror() takes the waits that are there
@@ -174,11 +173,14 @@ class _WaitCounterTracker:
         if left is not None and key in in_flight:
             with _lock:
                 left(key)
-        now_ns = perf_counter_ns() if clock._injected is None else clock.monotonic_ns()
+        now_ns = clock.monotonic_ns()
         start_ns, self._start_ns = self._start_ns, None  # no call until the wait is counted
-        if start_ns is None or key not in in_flight:
-            return  # another thread has ended it, or it is that of another thread of the parent process
-        del in_flight[key]
+        if start_ns is None:
+            return  # another thread has ended it
+        try:
+            del in_flight[key]
+        except KeyError:  # it is that of another thread of the parent process
+            return
         elapsed_ns = now_ns - start_ns
         waits.count += 1
         waits.total_ns += elapsed_ns

@@ -265,11 +265,12 @@ class Recorder:
         if self.is_idle:
             self.begin()
         record = event._fields()
-        is_numbers = record[6] is not None and isinstance(event, monitel.LoggedNumbers)
+        body = record[6]
+        is_numbers = body is not None and isinstance(event, monitel.LoggedNumbers)
         if is_numbers:
-            self._append_numbers(record[6], record[5], record[1], record[4])
-        elif record[6] is not None:  # a RunConfig
-            plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(record[6])}
+            self._append_numbers(body, record[5], record[1], record[4])
+        elif body is not None:  # a RunConfig
+            plain = {name: json.dumps(each) if isinstance(each, list) else each for name, each in flat(body)}
             self.config = {**self.config, **plain}
         if ids := self._ids():
             record += ids
@@ -295,7 +296,7 @@ class Recorder:
     def _append_numbers(
         self, numbers: dict[str, Any], attributes: dict[str, Any], time_ns: int, step: int | None
     ) -> None:
-        identity = self._table.identity(attributes)
+        identity, last = self._table.identity(attributes), self.numbers
         found: list[tuple[int, int, Any]] = []
         for name, value in numbers.items():
             if type(value) is not float and type(value) is not int:  # an earlier handler has changed it
@@ -304,8 +305,8 @@ class Recorder:
             series = self._table.of_number(name, attributes, identity)
             if not series.number:
                 (series.number,) = self._define(NUMBER, [(series, ())])
-            last = self.numbers[series] = series.number, time_ns, value
-            found.append(last)
+            last[series] = number = series.number, time_ns, value
+            found.append(number)
             if self.points is not None:
                 self.points.append((series, step, value, ""))
         if found:

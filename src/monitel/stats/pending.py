@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 #: The last event of each name of log() that waits for a number of that name, which is still on a device.
 waiting: dict[str, Any] = {}
 
-_lock = RLock()  # held briefly while a value is added or a window is taken, never while handlers run
+#: Held briefly while a value is added or a window is taken, never while handlers run. A forked child has a new one.
+lock = RLock()
 
 
 class PendingSample:
@@ -39,7 +40,7 @@ class PendingSample:
 
     def resolve(self, value: float | None) -> Stat:
         """Set the value, or None if it is lost, and return the Stat, to call its ``_log_resolved()``. Idempotent."""
-        with _lock:  # two threads may have received the value
+        with lock:  # two threads may have received the value
             samples, self._samples = self._samples, None
             if samples is not None:
                 samples.resolve(self._position, value)
@@ -66,7 +67,7 @@ class PendingSamples:
 
     def sample(self, owner: Stat) -> PendingSample:
         """Return a new pending sample, for which the window has reserved a slot."""
-        with _lock:
+        with lock:
             self._last_step = get_step()
             self._reserved = position = self._reserved + 1
         return PendingSample(owner, self, position)
@@ -140,7 +141,7 @@ class PendingWindow(NamedTuple):
 
 def take_resolved(stat: Stat) -> PendingWindow | None:
     """Remove and return the first of a Stat's windows, unless it misses a value."""
-    with _lock:
+    with lock:
         windows = stat._pending_windows
         if windows and windows[0].resolved and stat._pending_windows is windows:  # else a signal handler has it
             stat._pending_windows = windows[1:]  # no call in between
@@ -148,14 +149,9 @@ def take_resolved(stat: Stat) -> PendingWindow | None:
         return None
 
 
-def lock() -> RLock:
-    """Return the lock of this process; a forked child has a new one."""
-    return _lock
-
-
 def _renew_lock() -> None:
-    global _lock
-    _lock = RLock()
+    global lock
+    lock = RLock()
     waiting.clear()  # the parent logs its events
 
 

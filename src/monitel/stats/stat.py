@@ -181,7 +181,8 @@ class Stat(Accumulator):
         values arrive later is logged then.
         """
         call_each(self._log_taken, self._take())
-        call_each(self._log_taken, self._take_fetched())
+        if fetched := self._take_fetched():
+            call_each(self._log_taken, fetched)
 
     def time(self) -> Timer:
         """Time a block or a function and add the seconds it took.
@@ -243,14 +244,14 @@ class Stat(Accumulator):
         """Pass a closed window to the sinks, or keep it until its values are known, and those of windows before it."""
         if closed is None:
             return []
-        content, samples, *_ = closed
+        content, samples = closed[0], closed[1]
         opened = decode(content)
         window = opened.of(self._definition)
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)
             return [(opened.number, window)]
         held = PendingWindow(window, opened.number, *closed)
-        with pending.lock():
+        with pending.lock:
             self._pending_windows = (*self._pending_windows, held)  # without a call, which a signal handler interrupts
         return self._take_resolved()
 
@@ -269,7 +270,7 @@ class Stat(Accumulator):
         return found
 
     def _log_window(self, window: Window) -> None:
-        with pending.lock():
+        with pending.lock:
             if self._last_window is None or window.end_ns > self._last_window.end_ns:
                 self._last_window = window
         log_event(Event.of_window(window))

@@ -27,11 +27,12 @@ DURATIONS = [MEAN, COUNT, SUM, MAX, MIN]  #: Aggregations of durations.
 
 _log = logging.getLogger("monitel.torch")
 _NOTHING = nullcontext()
+_group: Any = distributed.group if distributed.is_available() else None
 
 
 def several_ranks() -> bool:
     """Return whether this process is in a process group of several ranks."""
-    world = distributed.group.WORLD if distributed.is_available() else None
+    world = _group.WORLD if _group is not None else None
     return world is not None and world.size() > 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from threading import Thread, _DummyThread, current_thread
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from torch import Tensor
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from monitel.torch.devices import Fetcher
 
     Amount = float | Callable[[], float]
+    Mark = tuple[int, int | None, dict[str, float]]  # time, step, and totals by the rate's name
 
 _log = logging.getLogger("monitel.torch")
-_COUNTERS = {name: f"{name}.rate" for name in ("training.samples", "training.tokens")}
+_COUNTERS = [(name, f"{name}.rate") for name in ("training.samples", "training.tokens")]
 
 #: Whether an optimizer has skipped its step. A fused one decides on its device, by ``found_inf``, which is then not 0.
 Skipped: TypeAlias = "bool | Tensor"
@@ -260,12 +261,6 @@ class _Thread(local):
         return self._track
 
 
-class _Mark(NamedTuple):
-    ns: int
-    step: int | None
-    totals: Mapping[str, float]  # by the rate's name
-
-
 class Rates:
     """Counts the work of training steps, and logs it per second of wall time, once per window.
 
@@ -288,8 +283,8 @@ class Rates:
     def reset(self) -> None:
         self._flops._reset()
         self._lock = RLock()  # of the attributes; not held while rates are logged
-        self._since: _Mark | None = None  # end of the last interval
-        self._last: _Mark | None = None  # end of the last step
+        self._since: Mark | None = None  # end of the last interval
+        self._last: Mark | None = None  # end of the last step
         self._due_ns = self._now() + self._window_ns
 
     def record_step(self, now_ns: int, step: int) -> None:
@@ -312,28 +307,31 @@ class Rates:
                 return
             self._due_ns += (now_ns - self._due_ns) // self._window_ns * self._window_ns + self._window_ns
         since = self._since
-        if not self._log_until(self._last) and since is not None and now_ns - since.ns >= self._window_ns:
+        if not self._log_until(self._last) and since is not None and now_ns - since[0] >= self._window_ns:
             self._log_until(self._mark(now_ns, get_step()))
 
     def flush(self) -> None:
         """Log the rates up to the last step, if one has ended since the rates were logged."""
         self._log_until(self._last)
 
-    def _mark(self, now_ns: int, step: int | None) -> _Mark:
-        totals = {rate: found._total for name, rate in _COUNTERS.items() if (found := find(name)) is not None}
+    def _mark(self, now_ns: int, step: int | None) -> Mark:
+        totals = {}
+        for name, rate in _COUNTERS:
+            if (found := find(name)) is not None:
+                totals[rate] = found._total
         if self._peak_flops is not None:
             totals["training.mfu"] = self._flops._total / self._peak_flops
-        return _Mark(now_ns, step, totals)
+        return now_ns, step, totals
 
-    def _log_until(self, until: _Mark | None) -> bool:
+    def _log_until(self, until: Mark | None) -> bool:
         """Log the rates from the last interval's end to a mark, unless it is not later; return whether it is."""
         with self._lock:
             since = self._since
-            if since is None or until is None or until.ns <= since.ns:
+            if since is None or until is None or until[0] <= since[0]:
                 return False
             self._since = until
-        seconds = (until.ns - since.ns) / 1e9
-        if until.totals:  # a counter may be newer than the interval
-            work = {name: total - since.totals.get(name, 0) for name, total in until.totals.items()}
-            log({name: amount / seconds for name, amount in work.items()}, step=until.step)
+        (since_ns, _, before), (until_ns, step, totals) = since, until
+        seconds = (until_ns - since_ns) / 1e9
+        if totals:  # a counter may be newer than the interval
+            log({name: (total - before.get(name, 0)) / seconds for name, total in totals.items()}, step=step)
         return True

@@ -17,8 +17,9 @@ from monitel.event import Event
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
 from monitel.process.failures import call_each
+from monitel.stats import pending
 from monitel.stats._window import set_value_hook
-from monitel.stats.pending import lock, waiting
+from monitel.stats.pending import waiting
 from monitel.stats.stat import Stat
 from monitel.torch.hooks import Source, never_compile, untraced
 
@@ -43,7 +44,7 @@ class PendingEvent:
     @classmethod
     def of_numbers(cls, event: LoggedNumbers, keys: Iterable[str]) -> PendingEvent:
         """Hold the numbers that are pending, and those behind a pending number of their name, which stay in order."""
-        with lock():
+        with pending.lock:
             behind = {name: event.data.pop(name) for name in waiting.keys() & event.data.keys()}
             held = cls(event._later(behind), keys)
             held._optional, held._names = bool(event.data), (*keys, *behind)
@@ -56,7 +57,7 @@ class PendingEvent:
 
     def resolve(self, key: str, value: float | None) -> None:
         """Set a pending detail; None drops it, because its value is lost. Idempotent."""
-        with lock():
+        with pending.lock:
             if key in self._missing and self._event is not None:
                 if value is not None:
                     self._event.data[key] = value
@@ -68,7 +69,7 @@ class PendingEvent:
         call_each(lambda each: each._log(found), found)
 
     def _log(self, found: list[PendingEvent]) -> None:
-        with lock():  # of several threads one logs
+        with pending.lock:  # of several threads one logs
             if self._missing or self._event is None:
                 return
             event, self._event = self._event, None
@@ -76,7 +77,7 @@ class PendingEvent:
             if event.data or not self._optional:
                 self._context.run(log_event, event)
         finally:
-            with lock():
+            with pending.lock:
                 for name in self._names:
                     if waiting.get(name) is self:
                         del waiting[name]

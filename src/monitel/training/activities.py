@@ -135,7 +135,7 @@ class Activities:
 
     def activity(self, name: str) -> Activity:
         """Return an activity with this name."""
-        return Activity(self, self._counted(name))
+        return Activity(self, name if type(name) is str and name in self._names else self._counted(name))
 
     def begin(self, start_ns: int, origin: str) -> None:
         """Start at a time, with the calling thread as the owner."""
@@ -190,7 +190,7 @@ class Activities:
         The time is the same in two calls if no activity was entered or left between them.
         """
         with self._lock:
-            return self._owner, self._current(), self._changed_ns
+            return self._owner, self._stack[-1].name if self._stack else self._between, self._changed_ns
 
     def ledger(self) -> Ledger | None:
         """Return the ledger up to now; None after stop()."""
@@ -212,8 +212,6 @@ class Activities:
 
     def _counted(self, name: str) -> str:
         """Return the name under which a name counts."""
-        if type(name) is str and name in self._names:
-            return name
         checked = checked_text("activity name", name)
         if not checked:
             raise ValueError("an activity's name must not be empty")
@@ -247,11 +245,13 @@ class Activities:
         """Remove the innermost entry of an activity; an interrupt before that leaves it entered."""
         if self._owner:
             self._advance()
-        for index in range(len(self._stack) - 1, -1, -1):
-            if self._stack[index] is entry:
-                self._changed_ns = self._since_ns
-                del self._stack[index]
-                break
+        stack = self._stack
+        index = len(stack) - 1
+        while index >= 0 and stack[index] is not entry:
+            index -= 1
+        if index >= 0:
+            self._changed_ns = self._since_ns
+            del stack[index]
         entry.entered -= 1
 
 

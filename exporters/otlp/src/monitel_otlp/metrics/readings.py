@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ResourceMetrics
 
 import monitel
+from monitel import clock
 from monitel.attributes import typed_items
-from monitel.clock import monotonic_ns
 from monitel.counter import first_of_names
 from monitel.process.worker import Pace
 from monitel.training.counters import GOODPUT, NAME, goodput
@@ -103,8 +103,8 @@ class Readings:
         ``lost`` is the number of items that were lost so far.
         """
         names = len(first_of_names()), len(wait_keys()), monitel.get_step() is not None
-        self._now = lost, self._lasting(monotonic_ns() - _LONG_NS), names
-        return self._now != self._sent or monotonic_ns() >= self._due_ns
+        self._now = lost, self._lasting(clock.monotonic_ns() - _LONG_NS), names
+        return self._now != self._sent or clock.monotonic_ns() >= self._due_ns
 
     def messages(self, now_ns: int, write_own: Callable[[Points], object]) -> Iterator[tuple[bytes, int, bool]]:
         """Read the process at a time that is at least a millisecond after the last one.
@@ -112,7 +112,7 @@ class Readings:
         It yields serialized ``ResourceMetrics`` without a resource, each with its number of points, and True if a
         reading in it differs from that of the last round. ``write_own`` adds points to the first one.
         """
-        self._sent, self._due_ns = self._now, monotonic_ns() + self._idle_ns
+        self._sent, self._due_ns = self._now, clock.monotonic_ns() + self._idle_ns
         self._sums.unseen_ns, self._sums.now_ns = self._sums.now_ns, now_ns
         return _encode(self._sums, self._read(write_own))
 
