@@ -63,6 +63,8 @@ class Run:
         self._pid = os.getpid()
         self._before = get_step()
         self._step: int | None = None  # the last one that log() has set
+        #: A lower step of the last call: if a rising one follows, steps have begun again, and it is no late number.
+        self._again: float | None = None
         self._is_over = False
         self._is_zero = is_rank_zero(launch_attributes())
         self._end: Process | None = None  # of this process
@@ -92,8 +94,11 @@ class Run:
             True
         """
         log(*([] if values is _NOTHING else [values]), step=step, **attributes)
-        own = self._step
-        if step is not None and get_step() == (self._before if own is None else own) and (own is None or step > own):
+        own, again = self._step, self._again
+        if step is None or get_step() != (self._before if own is None else own):
+            return
+        self._again = step if own is not None and step < own else None
+        if own is None or step > own or (step < own and again is not None and step > again):
             set_step(step)
             self._step = get_step()
 

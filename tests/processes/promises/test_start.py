@@ -280,6 +280,19 @@ print(counts)
     assert last < second + 6  # a record has as many files; those of the last one may be about to be closed
 
 
+STEPS = """\
+for steps in ([1, 2, 3], [1, 1, 2, 3], [3, 1, 4, 2, 5], [5, 5, None, 4]):
+    for step in steps:
+        run.log(loss=1.0, step=step)
+    print(monitel.get_step(), end=" ")
+"""
+
+
+def test_steps_of_the_process_are_those_of_log(train: Run) -> None:
+    """Also if they begin again in each epoch; not those of numbers that are logged late."""
+    assert "3 3 5 5 " == train(BEGIN + "run = monitel.start()\n" + STEPS).stdout
+
+
 @pytest.mark.parametrize(("arguments", "name"), [("[]", "run"), ("['/x/\\udc80.py']", "\\udc80")])
 def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
     assert f"{name}\n" == train(f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)").stdout
