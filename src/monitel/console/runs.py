@@ -24,7 +24,7 @@ from monitel.console.reader import ends_below, read_boxes
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import FILE, name_of, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
-from monitel.runs.process import COMPLETED, Process, State
+from monitel.runs.process import COMPLETED, EXEC, Process, State
 from monitel.runs.stored import LIMIT_BYTES
 from monitel.runs.values import RunValues, Value
 from monitel.text import (
@@ -235,7 +235,8 @@ def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
         bad += [each for job in jobs for each in job.unfinished]
         bad = [each for each in bad if killed or each.rank is not None]
     if not bad:
-        return state
+        is_replaced = any(each.is_replaced and run.attempt.name.endswith(f"-{each.pid}") for each in processes)
+        return EXEC if killed and is_replaced else state
     first = min(bad, key=lambda each: each.seen_ns)
     rank = "" if first.rank is None else f"rank {first.rank} "
     more = f", and {len(bad) - 1:,} more" if len(bad) > 1 else ""

@@ -65,7 +65,8 @@ class RunLedger:
         self.is_started = folder.started is not None
         self._before = before()
         self._name = f"{_process}{self._before.time_ns or ''}-{os.getpid()}"
-        self._worker = Worker("monitel-otlp-ledger", self._beat, first=FIRST_PAUSE, ended=self._end)
+        first = 0.0 if self.is_started else FIRST_PAUSE  # a run with a folder is one, even if it is killed at once
+        self._worker = Worker("monitel-otlp-ledger", self._beat, first=first, ended=self._end)
         self._pause = self._curves_pause = FIRST_PAUSE
         self._curves_due = 0.0  # monotonic seconds
         self._marks: tuple[Mark, ...] = ()

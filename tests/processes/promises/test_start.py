@@ -4,6 +4,7 @@ import ast
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import time
@@ -14,8 +15,10 @@ from tests.processes.console.commands import RUN, outcome
 from tests.processes.patience import IN_TIME
 from tests.processes.promises.test_run_command import NO_EXPORTERS
 from tests.support.commands import command
+from tests.support.hostile import url_of
 from tests.support.receiver import Receiver
 from tests.support.scripts import PRINT_TIME, Run
+from tests.support.spools import spooled
 
 from monitel.runs.curves import read_curves
 
@@ -116,6 +119,26 @@ def test_report_of_a_killed_run(train: Run, before: str) -> None:
     assert (0, f"{folder() / 'report.html'}\n") == (printed.status, printed.output)
     assert "<h1>my run</h1>" in report()
     assert all(each in report() for each in ("died of an unknown cause at step 30", "&lt;module&gt;", "0.0333"))
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_run_that_is_killed_at_once(train: Run, before: str) -> None:
+    """Its ledger is written before the first pause."""
+    wait = "while not os.path.exists(run.folder / 'ledger.json'): time.sleep(0.01)\n"
+    pause = "import monitel.runs.ledger\nmonitel.runs.ledger.FIRST_PAUSE = 3600.0\n"
+    script = before + pause + "run = monitel.start('my run')\n" + wait + "os.kill(os.getpid(), signal.SIGKILL)"
+    train(script, returncode=-signal.SIGKILL)
+    (stored,) = json.loads(command("runs", "--json").output)["runs"]
+    assert (folder().name, "killed") == (stored["run"], stored["state"])
+
+
+@pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
+def test_run_that_calls_exec(train: Run, before: str) -> None:
+    """Its process goes on with another program, and is not killed."""
+    wait = "while not os.path.exists(run.folder / 'ledger.json'): time.sleep(0.01)\n"
+    runs = "os.execv(sys.executable, [sys.executable, '-m', 'monitel', 'runs', '--json'])"
+    (stored,) = json.loads(train(before + TRAIN + wait + runs).stdout)["runs"]
+    assert (folder().name, "replaced by exec") == (stored["run"], stored["state"])
 
 
 RANKS = """\
@@ -228,6 +251,30 @@ def test_disk_that_hangs_delays_the_end_by_two_seconds(train: Run, before: str, 
     script, status = ENDS[end]
     ended = train(before + TRAIN + HANG + script, returncode=status)
     assert ended.at - float(ended.stdout) < IN_TIME
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("host", ["127.0.0.1", "faulty"])
+def test_backend_that_hangs_delays_the_end_by_two_seconds(
+    train: Run, blackhole: socket.socket, host: str, end: str
+) -> None:
+    """The backend never answers, or its name server does not."""
+    resolve = """
+import socket, threading
+found = socket.getaddrinfo
+def resolve(host, *given, **options):
+    if host == "faulty":
+        threading.Event().wait()
+    return found(host, *given, **options)
+socket.getaddrinfo = resolve
+"""
+    script, status = ENDS[end]
+    url = url_of(blackhole).replace("127.0.0.1", host)
+    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": url}
+    ended = train(BEGIN + resolve + TRAIN + script, env=env, returncode=status)
+    assert ended.at - float(ended.stdout) < IN_TIME
+    assert [] != spooled(Path("state/monitel"))[1]
 
 
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
