@@ -154,6 +154,7 @@ class Run:
         deadline = time.monotonic() + EXIT_TIMEOUT  # of all of them
         for _, end in self._exporters:
             self._try(partial(end, max(LEAST, deadline - time.monotonic())))
+        self._exporters, self._uninstrument = [], lambda: None  # the program may keep this run
         self._try(self._print)
         atexit.unregister(self._print)
         self._keeper.stop()

@@ -291,17 +291,21 @@ def test_second_call_does_not_measure_twice() -> None:
 
 
 def test_run_keeps_the_instrumentation_of_the_program(run: Run) -> None:
-    """With its options, and after its end; without one, the run has its own."""
+    """With its options, and after its end; without one, the run has its own, and frees it at its end."""
     script = """
-import torch, monitel.torch
+import gc, weakref, torch, monitel.torch
 for options in ({"sources": ["steps"]}, None):
     mine = options and monitel.torch.instrument(**options)
     with monitel.start("run"):
         print(monitel.torch.instrumentation._running.sources == ("steps",))
     print(monitel.torch.instrumentation._running is mine)
     mine and mine.uninstrument()
+with monitel.start("run") as ended:
+    own = weakref.ref(monitel.torch.instrumentation._running)
+gc.collect()
+print(own())
 """
-    assert "True\nTrue\nFalse\nTrue\n" == run("-c", script).stdout
+    assert "True\nTrue\nFalse\nTrue\nNone\n" == run("-c", script).stdout
 
 
 @pytest.mark.parametrize("name", ALL)
