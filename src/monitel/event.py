@@ -167,7 +167,7 @@ class Event:
     @classmethod
     def of_window(cls, window: Window) -> Event:
         """Return the Event that torch's Stat logs: ``<name>.<aggregation>`` for each requested number."""
-        return cls._of(STAT_EVENT, clock.time_ns(), None, window.last_step, window=window)
+        return cls._of(STAT_EVENT, clock.time_ns(), None, window.last_step, Severity.INFO, window)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Event):

@@ -150,19 +150,16 @@ class _WaitCounterTracker:
         self._waits.in_flight[key] = thread, start_ns
         if _entered is not None:  # not earlier: _mirror() takes the waits that are there
             try:
-                self._show(key, thread, start_ns)
+                with _lock:
+                    if (entered := _entered) is not None:  # other processes know the system's clock only
+                        real_ns = start_ns if clock._injected is None else clock.SYSTEM.monotonic_ns()
+                        entered(key, self._waits.key, thread, real_ns)
             except BaseException:
                 self._start_ns = None  # it has not begun
                 self._waits.in_flight.pop(key, None)
                 if (left := _left) is not None:
                     left(key)
                 raise
-
-    def _show(self, key: int, thread: int, start_ns: int) -> None:
-        with _lock:
-            if (entered := _entered) is not None:  # other processes know the system's clock only
-                real_ns = start_ns if clock._injected is None else clock.SYSTEM.monotonic_ns()
-                entered(key, self._waits.key, thread, real_ns)
 
     def __exit__(self, _kind: object = None, _error: object = None, _traceback: object = None) -> None:
         # No *exception: to make its tuple takes as long as to read the clock.

@@ -117,11 +117,12 @@ class _Page:
         content = _WORD.pack(crc32(body)) + body
         if os.getpid() != self._pid:
             return
-        if self._free and token not in self._slots:  # no call until both are changed: Ctrl-C raises after one
-            self._slots[token] = self._free[-1]
-            del self._free[-1]
-        if token in self._slots:
-            self.memory[self._slots[token]] = content
+        slots, free = self._slots, self._free
+        if free and token not in slots:  # no call until both are changed: Ctrl-C raises after one
+            slots[token] = free[-1]
+            del free[-1]
+        if token in slots:
+            self.memory[slots[token]] = content
 
     def leave_wait(self, token: int) -> None:
         if os.getpid() == self._pid and token in self._slots:

@@ -162,7 +162,7 @@ class Recorder:
         """Append a window that closes; a sink of windows."""
         if self.is_idle:
             self.begin()
-        serial, key_number = key(content)
+        found = serial, _ = key(content)
         if (number := self._stats.get(serial)) is None:
             number = self._new_stats({serial: definition})[serial]
             self._table.warn()
@@ -170,18 +170,18 @@ class Recorder:
         payload = marshal.dumps((number, content), 2)
         finite = part_of_total(window.sum, monotonic=series.definition.monotonic)
         with self._metrics.lock:  # a snapshot has it as an open window, or in the journal
-            if (serial, key_number) in _taken:
+            if found in _taken:
                 return
-            self._closing[serial, key_number] = self._metrics.next
+            self._closing[found] = self._metrics.next
             try:
                 self._metrics.append(WINDOW, payload)
-                forget(serial, key_number)
+                forget(*found)
             except BaseException:  # of a signal handler, before the window is in the journal or afterwards
-                if self._has_appended((serial, key_number)):
-                    forget(serial, key_number)
+                if self._has_appended(found):
+                    forget(*found)
                 raise
             finally:
-                del self._closing[serial, key_number]
+                del self._closing[found]
             if self.points is not None and window.count and series.definition.name not in REPORTED:
                 self.points.append((series, window.last_step, window.sum / window.count, ".mean"))
             series.latest = window

@@ -24,7 +24,7 @@ from monitel.stats.definition import (
     window_length_ns,
 )
 from monitel.stats.pending import PendingSample, PendingSamples, PendingWindow, take_resolved
-from monitel.stats.window import OpenWindow, Window, decode, encode, not_requested
+from monitel.stats.window import OpenWindow, Window, decode_closed, encode, key, not_requested
 
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
@@ -245,12 +245,11 @@ class Stat(Accumulator):
         if closed is None:
             return []
         content, samples = closed[0], closed[1]
-        opened = decode(content)
-        window = opened.of(self._definition)
+        number, window = key(content)[1], decode_closed(content, self._definition)
         if samples is None and not self._pending_windows:
             window_sinks.send(self._definition, window, content)
-            return [(opened.number, window)]
-        held = PendingWindow(window, opened.number, *closed)
+            return [(number, window)]
+        held = PendingWindow(window, number, *closed)
         with pending.lock:
             self._pending_windows = (*self._pending_windows, held)  # without a call, which a signal handler interrupts
         return self._take_resolved()

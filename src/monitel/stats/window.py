@@ -205,10 +205,6 @@ class OpenWindow(NamedTuple):
     stddev: float | None
     histogram: Histogram | None
 
-    def of(self, definition: StatDefinition) -> Window:
-        """Return the window of a Stat with this definition."""
-        return _new(Window, (definition, *self[4:]))
-
 
 # Serial number of the Stat, number of the window, flags, end of the previous window; then the other fields of
 # OpenWindow in its order, without the histogram. A step that was not set is -1.
@@ -240,6 +236,15 @@ def encode(window: OpenWindow) -> bytes:
 
 def decode(content: bytes) -> OpenWindow:
     """Return a window that :func:`encode`, or the C code, has written."""
+    return _new(OpenWindow, _numbers(content))
+
+
+def decode_closed(content: bytes, definition: StatDefinition) -> Window:
+    """Return a window of a Stat with this definition."""
+    return _new(Window, (definition, *_numbers(content)[4:]))
+
+
+def _numbers(content: bytes) -> tuple[Any, ...]:
     # Each field has a name, because a slice and a call with 16 arguments would take twice as long.
     serial, number, flags, before, start, end, count, total, low, high, last, out, first, final, deviation = (
         _FIELDS.unpack_from(content)
@@ -247,8 +252,7 @@ def decode(content: bytes) -> OpenWindow:
     closed, stddev = flags & _CLOSED == _CLOSED, deviation if flags & _STDDEV else None
     begin, until = first if first >= 0 else None, final if final >= 0 else None
     buckets = _histogram(content, _FIELDS.size) if flags & _HAS_HISTOGRAM else None
-    head = serial, number, closed, before, start, end, count, total, low, high, last, out, begin, until, stddev, buckets
-    return _new(OpenWindow, head)
+    return serial, number, closed, before, start, end, count, total, low, high, last, out, begin, until, stddev, buckets
 
 
 def _histogram(content: bytes, offset: int) -> Histogram:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from threading import Thread, _DummyThread, current_thread
 from typing import TYPE_CHECKING, Any, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import ref
 
 from torch import Tensor
 from torch.amp import GradScaler
@@ -142,7 +142,7 @@ class Steps(Source):
         self._rates = Rates(options)
         self._duration.flushed = self._rates.flush
         self._fetcher = fetcher
-        self._known: WeakValueDictionary[int, Any] = WeakValueDictionary()  # optimizers that have stepped before
+        self._known: dict[int, ref[object]] = {}  # by id, the optimizers that have stepped before
         self._start_empty()
 
     def _start_empty(self) -> None:
@@ -200,10 +200,11 @@ class Steps(Source):
 
     def _is_new(self, optimizer: object, other: bool) -> bool:
         """Return whether an optimizer steps for the first time, and remember it. Ids of optimizers are reused."""
-        if self._known.get(id(optimizer)) is optimizer:
+        key, known = id(optimizer), self._known
+        if (found := known.get(key)) is not None and found() is optimizer:
             return False
         try:
-            self._known[id(optimizer)] = optimizer
+            known[key] = ref(optimizer, lambda _: known.pop(key, None))
         except TypeError:  # not weakly referenceable
             return other
         return True

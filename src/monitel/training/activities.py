@@ -31,6 +31,7 @@ _OF_STARTUP = {"startup", "init", "compile", "data", "checkpoint.load", "stuck",
 _ENDS_STARTUP = {name: name not in _OF_STARTUP for name in ACTIVITIES}
 _MOST_NAMES = 64  # metrics have one series for each
 _HOUR_NS = 3600 * 10**9
+_new = object.__new__
 
 #: True if the next step makes its thread the training thread: until the first step, and after that thread has ended.
 vacant = True
@@ -67,22 +68,18 @@ class _Entry:
     """An activity on the stack. It does not keep its :class:`Activity` alive, whose end is that of the activity."""
 
     __slots__ = ("entered", "ignored", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.entered = 0  # how often it is on the stack
-        self.ignored = 0  # how often it was entered without effect, and not left yet
+    name: str
+    entered: int  # how often it is on the stack
+    ignored: int  # how often it was entered without effect, and not left yet
 
 
 class Activity:
     """One activity: a context manager and a decorator. A copy, and a pickle, is a new one that is not entered."""
 
     __slots__ = ("_activities", "_entry", "name")
-
-    def __init__(self, activities: Activities, name: str) -> None:
-        self._activities = activities
-        self._entry = _Entry(name)
-        self.name = name
+    _activities: Activities
+    _entry: _Entry
+    name: str
 
     def __enter__(self) -> Activity:  # noqa: PYI034  typing.Self is 3.11's
         activities = self._activities
@@ -135,7 +132,12 @@ class Activities:
 
     def activity(self, name: str) -> Activity:
         """Return an activity with this name."""
-        return Activity(self, name if type(name) is str and name in self._names else self._counted(name))
+        counted = name if type(name) is str and name in self._names else self._counted(name)
+        entry, made = _new(_Entry), _new(Activity)  # constructors would take twice as long
+        entry.entered = entry.ignored = 0
+        made._activities, made._entry = self, entry
+        made.name = entry.name = counted
+        return made
 
     def begin(self, start_ns: int, origin: str) -> None:
         """Start at a time, with the calling thread as the owner."""

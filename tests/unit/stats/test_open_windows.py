@@ -103,9 +103,9 @@ def test_pending_window_is_sunk_when_it_is_resolved(
     make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, clock: Any, sink: Any
 ) -> None:
     """Until then open_windows() has its known samples; windows are sunk in order, and a lost one never."""
-    stat, sunk = make_stat(), []
+    stat, sunk, form = make_stat(), [], monitel.stats.window
     pending: list[Any] = []
-    sink(lambda _definition, window, content: sunk.append((window, monitel.stats.window.decode(content))))
+    sink(lambda _definition, window, content: sunk.append((window, content)))
     stat.add(1.0)
     stat._add_pending(pending.append, lambda: None)
     stat.flush()
@@ -118,9 +118,9 @@ def test_pending_window_is_sunk_when_it_is_resolved(
     pending[0].resolve(2.0)
     assert [] == sunk
     stat._log_resolved()
-    assert [(1, 3.0), (3, 5.0)] == [(each.number, each.sum) for _, each in sunk]
-    for window, each in sunk:
-        assert each.of(window.definition) == window
+    assert [(1, 3.0), (3, 5.0)] == [(form.key(content)[1], window.sum) for window, content in sunk]
+    for window, content in sunk:
+        assert form.decode_closed(content, window.definition) == window
     assert [] == read(stat)
 
 

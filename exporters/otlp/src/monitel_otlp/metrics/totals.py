@@ -17,7 +17,7 @@ from monitel.attributes import typed_items
 from monitel.blackbox.forms import Definition
 from monitel.blackbox.record import WINDOW, Item
 from monitel.blackbox.recorder import part_of_total
-from monitel.stats.window import decode
+from monitel.stats.window import decode_closed
 from monitel_otlp.messages.attributes import key_values
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Draft:
         described = self._totals.described
         if item.kind == WINDOW:
             number, content = item.value
-            window, found = decode(content).of(_ANY), described(number)
+            window, found = decode_closed(content, _ANY), described(number)
             total = self.of(found)
             part = part_of_total(window.sum, monotonic=total.described.definition.monotonic)
             return [(total, Measurement(window, found.definition.suffixes, part))]
