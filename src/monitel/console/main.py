@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from monitel import __version__
@@ -79,6 +78,8 @@ def _commands(name: str) -> Iterator[Add]:
     if name in _MODULES:
         yield import_module(_MODULES[name]).add
         return
+    from importlib.metadata import entry_points  # late: it takes 10 ms, and none of the commands above uses it
+
     found = entry_points(group="monitel.commands")
     if name not in found.names:
         yield import_module("monitel_run.arguments").add

@@ -51,16 +51,18 @@ def test_pipeline_loads_what_it_needs(run: Run) -> None:
 
 
 def test_commands_load_nothing_foreign(run: Run, tmp_path: Path) -> None:
-    """The commands of monitel itself work without OpenTelemetry and protobuf, the table of top without textual."""
+    """The commands of monitel itself work without OpenTelemetry, protobuf and entry points, a table without textual."""
     script = """
     import sys
+    before = {*sys.modules}
     from contextlib import redirect_stderr, redirect_stdout
     from io import StringIO
     from monitel.console.main import main
     for command in ("top --once", "runs", "autopsy", "ledger", "compare a b"):
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             main(command.split())
-    print(sorted({"opentelemetry", "google", "textual", "rich", "torch", "numpy"} & {*sys.modules}))
+    unused = {"opentelemetry", "google", "textual", "rich", "torch", "numpy", "importlib.metadata"}
+    print(sorted(unused & {*sys.modules} - before))
     """
     assert "[]" == printed(run, script, MONITEL_BLACK_BOX_DIR=f"{tmp_path}", XDG_STATE_HOME=f"{tmp_path}")
 

@@ -285,7 +285,7 @@ def test_usage_is_printed(program: Program) -> None:
 def test_plug_in_that_cannot_be_loaded_is_named(program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [each for each in entry_points(group="monitel.commands") if each.name != "replay"]
     broken = EntryPoint("replay", "of_an_old_version:add", "monitel.commands")
-    monkeypatch.setattr("monitel.console.main.entry_points", lambda **_: EntryPoints([*others, broken]))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: EntryPoints([*others, broken]))
     printed = program("--help")
     words = "the command 'replay' of 'of_an_old_version:add' cannot be loaded: ModuleNotFoundError"
     assert (True, True) == (words in printed.stderr, "doctor" in printed.stdout)
