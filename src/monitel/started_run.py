@@ -63,7 +63,7 @@ class Run:
         self._pid = os.getpid()
         self._before = get_step()
         self._step: int | None = None  # the last one that log() has set
-        #: A lower step of the last call: if a rising one follows, steps have begun again, and it is no late number.
+        #: A lower step of the last call: if a rising one follows, steps have begun again, and it is not a late number.
         self._again: float | None = None
         self._is_over = False
         self._is_zero = is_rank_zero(launch_attributes())

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1", "--monitor-interval", "0.1")
 DEFAULT_ID = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")  # the run id is "none"
 
-#: Rank zero fails in its first attempt, at step 8, and the job resumes at step 4. The file has the seconds of its steps.
+#: Rank zero fails in its first attempt, at step 8, and the job resumes at step 4. The file has the times of its steps.
 JOB = """\
 from monitel.runs import ledger
 ledger.HEARTBEAT = 0.03

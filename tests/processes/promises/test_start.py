@@ -336,7 +336,7 @@ for steps in ([1, 2, 3], [1, 1, 2, 3], [3, 1, 4, 2, 5], [5, 5, None, 4]):
 
 
 def test_steps_of_the_process_are_those_of_log(train: Run) -> None:
-    """Also if they begin again in each epoch; not those of numbers that are logged late."""
+    """Even if they begin again in each epoch; not those of numbers that are logged late."""
     assert "3 3 5 5 " == train(BEGIN + "run = monitel.start()\n" + STEPS).stdout
 
 

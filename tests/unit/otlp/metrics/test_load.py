@@ -15,6 +15,7 @@ from tests.support.series import increase
 import monitel
 from monitel import COUNT, HISTOGRAM, SUM, LoggedNumbers, Stat, WaitReading, wait_counter
 from monitel.testing import ManualClock
+from monitel.wait_counter import set_foreign_waits
 
 MILLISECOND_NS = 1_000_000
 
@@ -119,3 +120,21 @@ def test_foreign_totals_begin_where_they_say(receiver: Receiver, start: Start, m
         assert (start_ns, start_ns) == (zero.time_ns, zero.start_ns)
     assert (8.5, 4) == (increase(receiver, "old.wait.time"), increase(receiver, "old.wait.count"))
     assert (0, [5.0, 1.0]) == (receiver.values("old.wait.active")[-1], receiver.values("old.wait.max"))
+
+
+def test_longest_foreign_wait() -> None:
+    """A new maximum and an only wait of all readings are known; otherwise the key is omitted, as one of monitel."""
+    maxima, own = monitel.WaitMaxima(), monitel.WaitCounter("test_load.own").key
+    table: list[tuple[list[WaitReading], dict[str, float]]] = [
+        ([WaitReading(1, 5.0, 5.0, 0), WaitReading(2, 6.0, 5.0, 0), WaitReading(4, 9.0, 5.0, 0)], {"elsewhere": 5.0}),
+        ([WaitReading(4, 9.0, 5.0, 0)], {}),
+        ([WaitReading(5, 10.0, 5.0, 0), WaitReading(6, 12.0, 5.0, 0)], {"elsewhere": 2.0}),
+        ([WaitReading(7, 13.0, 5.0, 0), WaitReading(9, 20.0, 5.0, 0)], {}),
+        ([WaitReading(11, 23.0, 5.0, 0), WaitReading(12, 24.0, 5.0, 0)], {}),
+        ([WaitReading(14, 28.0, 5.0, 0), WaitReading(15, 35.0, 7.0, 0)], {"elsewhere": 7.0}),
+    ]
+    for readings, longest in table:
+        for reading in readings:
+            set_foreign_waits({"elsewhere": reading, own: reading})
+        assert longest == maxima.read()
+    assert ({"elsewhere": 7.0}, 0) == (monitel.WaitMaxima().read(), monitel.wait_counters()[own].max)
