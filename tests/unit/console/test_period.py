@@ -1,4 +1,4 @@
-"""Numbers of steps over minutes: rates, quantiles, and pauses, which are no constant loss, unlike delays."""
+"""Rates and quantiles of the times from step to step, and jobs over minutes with known delays and pauses."""
 
 from __future__ import annotations
 
