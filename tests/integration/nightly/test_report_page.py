@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.conftest import ROOT, Python
-from tests.unit.console.made_processes import START, S, ended, late_ranks
-from tests.unit.console.made_runs import HOSTILE, curve, made_run
+from tests.unit.console.made_processes import HOSTILE, START, S, curve, ended, late_ranks, made_run
 
 from monitel.console.job import jobs_of
 from monitel.console.page import page

@@ -1,9 +1,12 @@
-"""Processes with known numbers."""
+"""Processes and a run with known numbers, and its curves."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from monitel.blackbox.process import Owner
+from monitel.console.runs import Run
+from monitel.runs.curves import Curve, Point
+from monitel.runs.history import RunTime
 from monitel.runs.process import JobName, Process, StageKey, State, Total
 
 JOB = JobName("", "train", "run-7")
@@ -76,3 +79,22 @@ def alive(rank: int | None, begun_s: int = 0, **changes: Any) -> Process:
         "time_ns": START + 100 * S,
     }
     return Process(**{**usual, **changes})
+
+
+#: A text that leaves its place in a page, if that does not escape it.
+HOSTILE = (
+    "</title></style></svg>\"'><script>alert(1)</script><img src=x onerror=alert(1)>&lt;\x00\x1b[2J\ud800\u202e\r\n"
+)
+TIMES = {"startup": 10 * S, "step": 78 * S, "data": 10 * S, "my <own>": 2 * S}
+
+
+def made_run(activities: dict[str, int] | None = None, **fields: Any) -> Run:
+    time = RunTime(
+        "run-7", TIMES if activities is None else activities, 2, START + 100 * S, "completed", last_step=1200
+    )
+    return Run(time, **{"outcome": "completed", **fields})
+
+
+def curve(name: str, *values: float, last: float | None = None, unit: str = "", **attributes: Any) -> Curve:
+    points = tuple(Point(step, each, each, each) for step, each in enumerate(values, 1))
+    return Curve(name, tuple(attributes.items()), unit, points, values[-1] if last is None else last)

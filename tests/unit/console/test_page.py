@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import ROOT
-from tests.unit.console.made_processes import JOB, START, S, ended, late_ranks, totals
-from tests.unit.console.made_runs import HOSTILE, curve, made_run
+from tests.unit.console.made_processes import HOSTILE, JOB, START, S, curve, ended, late_ranks, made_run, totals
 
 from monitel.blackbox.account import Account
 from monitel.console.advice import advice

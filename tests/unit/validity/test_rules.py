@@ -1,15 +1,280 @@
-"""The checker: each rule is reported where it is broken, and everything that receivers accept is checked."""
+"""Each rule is reported where it is broken, in small valid requests that are changed; and everything is checked."""
 
+import math
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from tests.support.inbox import DEADLINE, Answer, take_accepted
 from tests.support.receiver import Receiver
+from tests.support.validity.envelope import LEVELS
 from tests.support.validity.requests import assert_valid, violations
 from tests.support.validity.rules import RULES
-from tests.unit.validity.broken import ENVELOPES, LOGS, METRICS, TRACES, change, counts
-from tests.unit.validity.samples import Sample
+
+SECOND_NS = 10**9
+START_NS = 1_800_000_000 * SECOND_NS
+CUMULATIVE, DELTA = 2, 1
+TRACE_ID, ROOT_ID, CHILD_ID = bytes(15) + b"\1", bytes(7) + b"\1", bytes(7) + b"\2"
+SCHEMA = "https://opentelemetry.io/schemas/1.40.0"
+_RESOURCE = (
+    *("service.name", "telemetry.sdk.name", "telemetry.sdk.language", "telemetry.sdk.version"),
+    *("telemetry.distro.name", "telemetry.distro.version"),
+)
+
+
+def set_attribute(pairs: Any, key: str, value: str | None = "x") -> None:
+    """Add an attribute; without a value if it is None."""
+    pair = pairs.add(key=key)
+    if value is not None:
+        pair.value.string_value = value
+
+
+def envelope(signal: str, message: Any) -> Any:
+    """Add a resource with a scope to a request, and return the scope's part."""
+    resources, scopes, _ = LEVELS[signal]
+    resource = getattr(message, resources).add(schema_url=SCHEMA)
+    for key in _RESOURCE:
+        set_attribute(resource.resource.attributes, key)
+    scoped = getattr(resource, scopes).add(schema_url=SCHEMA)
+    scoped.scope.name, scoped.scope.version = "monitel", "1"
+    return scoped
+
+
+def metrics_at(seconds: int) -> ExportMetricsServiceRequest:
+    """Return a request with a metric of each kind, with points at this time after the start."""
+    message = ExportMetricsServiceRequest()
+    metrics = envelope("metrics", message).metrics
+    time_ns = START_NS + seconds * SECOND_NS
+    times = {"start_time_unix_nano": START_NS, "time_unix_nano": time_ns}
+
+    metrics.add(name="loss.mean", unit="s").gauge.data_points.add(time_unix_nano=time_ns, as_double=-0.5)
+
+    counter = metrics.add(name="loss.count", unit="{sample}").sum
+    counter.is_monotonic, counter.aggregation_temporality = True, CUMULATIVE
+    counter.data_points.add(**times, as_int=seconds)
+
+    active = metrics.add(name="data.wait.active", unit="{wait}").sum
+    active.aggregation_temporality = CUMULATIVE
+    active.data_points.add(**times, as_int=-seconds)
+
+    delta = metrics.add(name="batches", unit="By/s").sum
+    delta.is_monotonic, delta.aggregation_temporality = True, DELTA
+    begin_ns = time_ns - SECOND_NS
+    delta.data_points.add(start_time_unix_nano=begin_ns, time_unix_nano=time_ns, as_int=3)
+
+    explicit = metrics.add(name="size", unit="MiBy").histogram
+    explicit.aggregation_temporality = CUMULATIVE
+    explicit.data_points.add(
+        **times, count=3 * seconds, sum=4.5 * seconds, min=0.5, max=3.0,
+        explicit_bounds=[1.0, 2.0], bucket_counts=[seconds, seconds, seconds],
+    )  # fmt: skip
+
+    exponential = metrics.add(name="loss.histogram", unit="1").exponential_histogram
+    exponential.aggregation_temporality = CUMULATIVE
+    point = exponential.data_points.add(**times, count=4 * seconds, min=-3.0, max=1.5, scale=0, zero_count=seconds)
+    point.positive.offset = 0  # from 1 to 2
+    point.positive.bucket_counts.extend([seconds])
+    point.negative.offset = 0  # from -1 to -2, and from -2 to -4
+    point.negative.bucket_counts.extend([seconds, seconds])
+    return message
+
+
+def logs() -> ExportLogsServiceRequest:
+    message = ExportLogsServiceRequest()
+    records = envelope("logs", message).log_records
+    records.add(event_name="run.started", time_unix_nano=START_NS, severity_number=9, severity_text="INFO")
+    record = records.add(observed_time_unix_nano=START_NS, severity_number=13, severity_text="WARNING")
+    record.body.string_value = "low memory"
+    record.trace_id, record.span_id = TRACE_ID, ROOT_ID
+    return message
+
+
+def traces() -> ExportTraceServiceRequest:
+    message = ExportTraceServiceRequest()
+    spans = envelope("traces", message).spans
+    times = {"start_time_unix_nano": START_NS, "end_time_unix_nano": START_NS + 9}
+    spans.add(name="step", kind=1, trace_id=TRACE_ID, span_id=ROOT_ID, **times)
+    child = spans.add(name="forward", kind=1, trace_id=TRACE_ID, span_id=CHILD_ID, parent_span_id=ROOT_ID, **times)
+    child.status.code, child.status.message = 2, "ValueError"
+    return message
+
+
+class Sample:
+    def __init__(self) -> None:
+        self.earlier, self.metrics, self.logs, self.traces = metrics_at(1), metrics_at(2), logs(), traces()
+        both = [("metrics", self.earlier), ("metrics", self.metrics)]
+        self.requests: list[tuple[str, Any]] = [*both, ("logs", self.logs), ("traces", self.traces)]
+        self.resource: Any = self.metrics.resource_metrics[0]
+        self.scope: Any = self.resource.scope_metrics[0]
+        self.event: Any
+        self.event, self.record = self.logs.resource_logs[0].scope_logs[0].log_records
+        self.spans: Any = self.traces.resource_spans[0].scope_spans[0].spans
+        self.root, self.child = self.spans
+
+    def metric(self, name: str) -> Any:
+        return next(metric for metric in self.scope.metrics if metric.name == name)
+
+    def data(self, name: str) -> Any:
+        metric = self.metric(name)
+        return getattr(metric, metric.WhichOneof("data"))
+
+    def point(self, name: str) -> Any:
+        """Return the only point of a metric of the later request."""
+        return self.data(name).data_points[0]
+
+
+Break = Callable[[Sample], object]
+
+
+def change(target: Callable[[Sample], Any], **fields: Any) -> Break:
+    def change(sample: Sample) -> None:
+        for name, value in fields.items():
+            setattr(target(sample), name, value)
+
+    return change
+
+
+def point(name: str, **fields: Any) -> Break:
+    return change(lambda sample: sample.point(name), **fields)
+
+
+def counts(name: str, counts: list[int]) -> Break:
+    def change(sample: Sample) -> None:
+        sample.point(name).bucket_counts[:] = counts
+
+    return change
+
+
+def copied(sample: Sample, of: str, **fields: Any) -> Any:
+    copy = sample.scope.metrics.add()
+    copy.CopyFrom(sample.metric(of))
+    for field, value in fields.items():
+        setattr(copy, field, value)
+    return copy
+
+
+def unordered(sample: Sample) -> None:
+    points = sample.data("loss.mean").data_points
+    points.add().CopyFrom(points[0])
+    points[1].time_unix_nano -= 5_000_000
+
+
+def upper_case(sample: Sample) -> None:
+    """Add two names that differ in upper case only, and that Prometheus keeps apart by their units."""
+    copied(sample, "loss.mean", name="Other", unit="s")
+    copied(sample, "loss.mean", name="other", unit="By")
+
+
+_LATE = START_NS + 2 * SECOND_NS
+METRICS: dict[str, Break] = {
+    "metric.name": lambda sample: copied(sample, "loss.mean", name="2 words"),
+    "metric.twice": upper_case,
+    "metric.data": lambda sample: copied(sample, "size", name="other").ClearField("histogram"),
+    "metric.changed": lambda sample: setattr(sample.metric("loss.mean"), "unit", "ms"),
+    "metric.prometheus": lambda sample: copied(sample, "loss.mean", name="loss_mean"),
+    "metric.unit": lambda sample: copied(sample, "loss.mean", name="other", unit="seconds"),
+    "metric.count.unit": lambda sample: copied(sample, "loss.count", name="steps.count", unit="s"),
+    "metric.total": lambda sample: copied(sample, "loss.mean", name="loss.total"),
+    "metric.temporality": lambda sample: setattr(
+        copied(sample, "size", name="other").histogram, "aggregation_temporality", 0
+    ),
+    "metric.updown": lambda sample: setattr(
+        copied(sample, "data.wait.active", name="other").sum, "aggregation_temporality", DELTA
+    ),
+    "point.time": point("loss.mean", time_unix_nano=0),
+    "point.start.missing": lambda sample: setattr(
+        copied(sample, "loss.count", name="other").sum.data_points[0], "start_time_unix_nano", 0
+    ),
+    "point.start.late": point("loss.mean", start_time_unix_nano=_LATE + 1),
+    "point.start.equal": point("loss.count", start_time_unix_nano=_LATE),
+    "point.value": lambda sample: sample.point("loss.mean").ClearField("value"),
+    "point.nan": lambda sample: setattr(
+        copied(sample, "loss.count", name="other").sum.data_points[0], "as_double", math.nan
+    ),
+    "point.negative": point("batches", as_int=-1),
+    "point.flags": point("loss.mean", flags=1),
+    "histogram.count": counts("size", [2, 2, 3]),
+    "histogram.bounds": lambda sample: sample.point("size").explicit_bounds.reverse(),
+    "histogram.buckets": counts("size", [3, 3]),
+    "histogram.minmax": point("loss.histogram", max=2.5),
+    "histogram.sum": point("loss.histogram", sum=1.0),
+    "histogram.sum.range": point("size", sum=100.0),
+    "histogram.scale": point("loss.histogram", scale=21),
+    "histogram.zero": point("loss.histogram", zero_threshold=-1.0),
+    "series.duplicate": point("loss.mean", time_unix_nano=START_NS + SECOND_NS, as_double=7.0),
+    "series.order": unordered,
+    "series.start": point("loss.count", start_time_unix_nano=START_NS + 1),
+    "series.continues": point("loss.count", start_time_unix_nano=START_NS + SECOND_NS),
+    "series.falls": point("loss.count", as_int=0),
+    "series.overlap": point("batches", start_time_unix_nano=START_NS + SECOND_NS - 1),
+}
+
+
+def repeated(parts: Any, **fields: Any) -> Any:
+    copy = parts.add()
+    copy.CopyFrom(parts[0])
+    for name, value in fields.items():
+        setattr(copy, name, value)
+    return copy
+
+
+def event(**fields: Any) -> Break:
+    return change(lambda sample: sample.event, **fields)
+
+
+def child(**fields: Any) -> Break:
+    return change(lambda sample: sample.child, **fields)
+
+
+def other_scope(sample: Sample) -> None:
+    repeated(sample.traces.resource_spans[0].scope_spans).scope.name = "monitel.pipeline"
+
+
+def repeated_key(sample: Sample) -> None:
+    for _ in range(2):
+        set_attribute(sample.point("size").attributes, "split")
+
+
+ENVELOPES: dict[str, Break] = {
+    "resource.required": lambda sample: sample.resource.resource.attributes.pop(0),
+    "resource.distro": lambda sample: sample.resource.resource.attributes.pop(),
+    "resource.schema": change(lambda sample: sample.resource, schema_url=""),
+    "resource.twice": lambda sample: repeated(sample.traces.resource_spans),
+    "resource.empty": lambda sample: sample.logs.resource_logs[0].scope_logs[0].ClearField("log_records"),
+    "scope.name": lambda sample: setattr(sample.logs.resource_logs[0].scope_logs[0].scope, "name", ""),
+    "scope.version": lambda sample: setattr(sample.scope.scope, "version", ""),
+    "scope.schema": change(lambda sample: sample.scope, schema_url=""),
+    "scope.twice": lambda sample: repeated(sample.traces.resource_spans[0].scope_spans),
+    "scope.other": other_scope,
+    "scope.changed": lambda sample: setattr(sample.scope.scope, "version", "2"),
+    "attribute.key": lambda sample: set_attribute(sample.child.attributes, ""),
+    "attribute.twice": repeated_key,
+    "attribute.value": lambda sample: set_attribute(sample.event.attributes, "number", None),
+}
+LOGS: dict[str, Break] = {
+    "log.time": event(time_unix_nano=0),
+    "log.severity": event(severity_number=17),
+    "log.event.severity": event(severity_text=""),
+    "log.ids": event(span_id=CHILD_ID),
+    "log.event": lambda sample: sample.record.ClearField("body"),
+}
+TRACES: dict[str, Break] = {
+    "span.ids": child(span_id=bytes(8)),
+    "span.duplicate": lambda sample: repeated(sample.spans, name="other"),
+    "span.time": child(end_time_unix_nano=START_NS - 1),
+    "span.name": child(name=""),
+    "span.kind": child(kind=0),
+    "span.status": lambda sample: setattr(sample.child.status, "code", 1),
+    "span.parent": child(parent_span_id=b"unknown!"),
+    "span.parent.trace": child(trace_id=bytes(15) + b"\7"),
+    "span.cycle": change(lambda sample: sample.root, parent_span_id=CHILD_ID),
+    "span.within": child(end_time_unix_nano=START_NS + 10),
+}
+
 
 #: Rules that the broken sample of another rule breaks as well.
 TOGETHER = {"scope.version": {"scope.changed"}, "scope.schema": {"scope.changed"}}
