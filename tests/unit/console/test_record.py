@@ -1,13 +1,11 @@
 """Views of a record: of a process that runs, of one that was killed, and of what it has left on the disk."""
 
-import os
 import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
-from unittest.mock import patch
 
 import pytest
 from tests.support.inbox import DEADLINE
@@ -17,7 +15,6 @@ import monitel
 from monitel.blackbox.context_page import Context, own_page
 from monitel.blackbox.death import Deaths, End, death_of
 from monitel.blackbox.discovery import find_boxes, find_spools
-from monitel.blackbox.folder import FolderError
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel.console.job import jobs_of
@@ -26,9 +23,6 @@ from monitel.console.reader import deaths_below, read_boxes
 from monitel.runs.ended import VERSION, encode, read_ends, store_death
 from monitel.runs.process import Process, State, Total, doing_at, process_of
 from monitel.runs.stored import load
-from monitel_otlp.export.collector import collect
-from monitel_otlp.export.records import take
-from monitel_run.folder import make_run_folder, remove_run_folder
 
 LOSS, STEP_TIME = definition("loss", split="train"), definition("training.step.duration")
 
@@ -203,26 +197,3 @@ def test_spools_are_read_side_by_side(process: Recorded, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Path, "iterdir", hang)
     assert [True] * 4 == [each.stored for each in read_boxes(paths, [])]
-
-
-def test_end_that_a_parent_has_observed_is_in_the_event(own_boxes: Path, tmp_path: Path) -> None:
-    """A box of a process whose end is still to be observed is left, by the parent and by everybody else, unlocked."""
-    folder, announcements = make_run_folder()
-    boxes, spool = own_boxes, tmp_path / "other"
-    try:
-        with recorded(boxes, tmp_path / "spool") as process:
-            process.killed(run=folder)
-            deaths = Deaths()
-            with patch(f"{collect.__module__}.claim", wraps=claim) as claimed:
-                assert 0 == collect(boxes, spool).boxes
-                assert 0 == collect(boxes, spool, deaths=deaths, run=folder, observed_only=True).boxes
-            assert boxes / KILLED not in [each.args[0] for each in claimed.call_args_list]  # else the lock is taken
-            with pytest.raises(FolderError, match="is left to the monitel run"):
-                take(boxes / KILLED, boxes)
-            deaths.add(4194399, End(signal=9, time_ns=START + 20 * SECOND), "5")
-            (death,) = collect(boxes, spool, deaths=deaths, run=folder, observed_only=True).deaths
-        assert "SIGKILL" == death.event().attributes["process.exit.signal"]
-        assert [] != [name for name in os.listdir(folder) if name.startswith("report-")]  # noqa: PTH208
-    finally:
-        os.close(announcements)
-        remove_run_folder(folder)

@@ -1,7 +1,8 @@
-"""Faults in any part: items that cannot be encoded, unusual timeouts, and exceptions lose nothing uncounted."""
+"""Faults in any part lose nothing uncounted: items that cannot be encoded, timeouts, exceptions, an ended process."""
 
 import logging
 import math
+import os
 import random
 import shlex
 from collections import Counter
@@ -9,6 +10,7 @@ from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.support.checks import warnings_with
@@ -16,18 +18,24 @@ from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, check_accounts
 from tests.support.producers import answer_at_random, checked_continuously, emit_items, make_small, run_together
 from tests.support.receiver import Receiver
+from tests.unit.console.recorded import KILLED, SECOND, START, recorded
 
 import monitel
 from monitel.blackbox import disk, journal
 from monitel.blackbox.box import Box
+from monitel.blackbox.death import Deaths, End
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.record import Settled
 from monitel.blackbox.recorder import Recorder
+from monitel.blackbox.recovery import claim
+from monitel_otlp.export.collector import collect
+from monitel_otlp.export.records import take
 from monitel_otlp.messages.request import LogRecordWriter
 from monitel_otlp.metrics.totals import Draft
 from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.traces.span_queue import QueuedSpans
 from monitel_otlp.transport.http import HttpTransport
+from monitel_run.folder import make_run_folder, remove_run_folder
 
 
 class Unprintable(Exception):  # noqa: N818  not a fault of this package
@@ -141,3 +149,26 @@ def test_exceptions_in_any_part_lose_nothing_uncounted(
     assert [] == [each.getMessage() for each in caplog.records if "bug in monitel" in each.getMessage()]
     assert (part == "encoders") == len(warnings_with(caplog, "cannot be encoded"))
     caplog.clear()  # the tracebacks of its records keep Stats
+
+
+def test_end_that_a_parent_has_observed_is_in_the_event(own_boxes: Path, tmp_path: Path) -> None:
+    """A box of a process whose end is still to be observed is left, by the parent and by everybody else, unlocked."""
+    folder, announcements = make_run_folder()
+    boxes, spool = own_boxes, tmp_path / "other"
+    try:
+        with recorded(boxes, tmp_path / "spool") as process:
+            process.killed(run=folder)
+            deaths = Deaths()
+            with patch(f"{collect.__module__}.claim", wraps=claim) as claimed:
+                assert 0 == collect(boxes, spool).boxes
+                assert 0 == collect(boxes, spool, deaths=deaths, run=folder, observed_only=True).boxes
+            assert boxes / KILLED not in [each.args[0] for each in claimed.call_args_list]  # else the lock is taken
+            with pytest.raises(FolderError, match="is left to the monitel run"):
+                take(boxes / KILLED, boxes)
+            deaths.add(4194399, End(signal=9, time_ns=START + 20 * SECOND), "5")
+            (death,) = collect(boxes, spool, deaths=deaths, run=folder, observed_only=True).deaths
+        assert "SIGKILL" == death.event().attributes["process.exit.signal"]
+        assert [] != [name for name in os.listdir(folder) if name.startswith("report-")]  # noqa: PTH208
+    finally:
+        os.close(announcements)
+        remove_run_folder(folder)
