@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -367,7 +368,13 @@ CHILDREN: dict[str, tuple[str, dict[str, Any], int, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("child", CHILDREN)
+#: Nothing protects a child that C code forks without the GIL: it has the locks of threads that are not there.
+_BY_C = pytest.mark.skipif(not getattr(sys, "_is_gil_enabled", lambda: True)(), reason="relies on the GIL")
+
+
+@pytest.mark.parametrize(
+    "child", [pytest.param(each, marks=_BY_C) if each.endswith("by C") else each for each in CHILDREN]
+)
 def test_signal_of_a_forked_child_is_its_own(receiver: Receiver, terminate: Terminate, child: str) -> None:
     """The child ends as without monitel, or after its own delivery; the parent goes on."""
     begin, words, status, names = CHILDREN[child]
