@@ -17,7 +17,6 @@ from monitel.handlers import (
     unregister_event_handler,
 )
 from monitel.logged_numbers import LoggedNumbers, log
-from monitel.run_config import RunConfig, config
 from monitel.stats.definition import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Aggregation, StatDefinition
 from monitel.stats.registry import close_expired_windows, flush, stat
 from monitel.stats.stat import Stat
@@ -33,6 +32,7 @@ if _TYPE_CHECKING:
     from monitel import integrations as integrations
     from monitel import profiler, testing
     from monitel import torch as torch
+    from monitel.run_config import RunConfig, config
     from monitel.started_run import Run, start
     from monitel.stats.histogram import Histogram
 
@@ -50,6 +50,7 @@ __all__ += ["Activity", "Ledger", "Run", "activity", "ledger", "profiler", "star
 
 
 _LATER = {"Histogram": "stats.histogram", "Run": "started_run", "start": "started_run"}
+_LATER |= {"RunConfig": "run_config", "config": "run_config"}
 
 
 def _on_demand(package: str, name: str) -> "_Any":

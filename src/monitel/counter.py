@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
@@ -252,17 +251,15 @@ def _compare(first: Counter, unit: str | None, description: str | None) -> None:
 
 def _checked(amount: object) -> float | None:
     """Return an amount as an exact int of 64 bits or a float; None if it cannot be added."""
-    number: float
+    number: Any = amount
     try:
-        if type(amount) is float:  # the checks of NumPy numbers are slower, and take locks
-            number = amount
-        elif isinstance(amount, Integral):
-            number = int(amount)
-            number = number if number <= INT64_MAX else float(number)
-        elif isinstance(amount, Real):  # a tensor is not one; float() would wait for its device
-            number = float(amount)
-        else:
-            return None
+        if type(amount) is not float and type(amount) is not int:  # these checks are slower, and take locks
+            from numbers import Integral, Real  # late: whoever has other numbers has loaded it
+
+            if not isinstance(amount, Real):  # a tensor is not one; float() would wait for its device
+                return None
+            number = int(amount) if isinstance(amount, Integral) else float(amount)
+        number = number if number <= INT64_MAX else float(number)
     except Exception:  # too large for a float, or raised by the class of the amount
         return None
     return number if 0 <= number <= sys.float_info.max else None  # which NaN is not
