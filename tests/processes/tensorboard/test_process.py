@@ -96,7 +96,7 @@ def test_exit_on_a_hanging_disk_is_bounded(script: Run) -> None:
     found = re.search(r"exit at (\S+)", ended.stdout)
     assert found is not None
     assert 40 == ended.stderr.count("were dropped, 1 of them by close()")
-    assert 1.5 <= ended.at - float(found[1]) < 40 * 1.5 / 2  # one limit for all, not one for each
+    assert 1.3 <= ended.at - float(found[1]) < 40 * 1.5 / 2  # one limit for all, not one for each; LEAST is left
 
 
 @pytest.mark.parametrize("end", ["os._exit(not installed.uninstall())", "sys.exit()"])
