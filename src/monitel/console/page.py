@@ -21,6 +21,7 @@ from monitel.console.lateness import STAGES
 from monitel.console.markup import Markup, short, tag
 from monitel.console.outcome import outcome
 from monitel.console.runs import RUNNING, Run
+from monitel.console.verdict import is_overdue
 from monitel.runs.curves import STEP_TIME, Curve
 from monitel.runs.history import RunTime
 from monitel.runs.process import COMPLETED, Process
@@ -164,6 +165,8 @@ def _verdict(job: Job, time: RunTime | None, loss: Value | None) -> Markup:
     next_step, command = advice(job, time)
     if found.kind == "healthy" and loss is not None and not isfinite(loss.value):
         look, kind, reason, next_step, command = "bad", f"{short(loss.name)} is {loss.value}", found.text, DIVERGED, ""
+    elif found.kind == "healthy" and any(map(is_overdue, job.measured)):
+        look, kind, reason = "calm", reason, "It was healthy before."
     return tag(
         "section",
         tag("h2", _capital(kind)),

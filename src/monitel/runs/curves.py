@@ -166,18 +166,27 @@ def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
         raise StoredError(f"has more than {LIMIT_BYTES} bytes")
     for line in content.splitlines():
         try:
-            version, name, attributes, unit, stride, filled, last, replaced, columns = json.loads(line)
+            version, *values = json.loads(line)
+            if version != _VERSION:
+                raise StoredError(f"has another version than {_VERSION}, the one that this monitel reads")
+            name, attributes, unit, stride, filled, last, replaced, columns = values
             steps, means, *rest = columns
             least, largest = rest or (means, means)
             rows = zip(steps, means, least, largest, strict=True)
-            points = [Point(int(step), *map(float, numbers)) for step, *numbers in rows]
+            points = [Point(int(step), *map(_finite, numbers)) for step, *numbers in rows]
             key = str(name), tuple((str(label), _scalar(each)) for label, each in attributes)
             found = _Growing(str(unit), int(stride), int(filled), float(last), int(replaced), points)
+        except StoredError:
+            raise
         except Exception:  # it may be damaged in any way
             raise StoredError("is damaged") from None
-        if version != _VERSION:
-            raise StoredError(f"has another version than {_VERSION}, the one that this monitel reads")
         yield key, found
+
+
+def _finite(value: Any) -> float:
+    if math.isfinite(number := float(value)):
+        return number
+    raise ValueError
 
 
 def _scalar(value: Any) -> Scalar:

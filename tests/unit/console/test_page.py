@@ -366,3 +366,4 @@ def test_each_kind_of_verdict_has_advice_whose_command_exists() -> None:
     late = Job(JOB, None, (ended(state=State.ALIVE, status="", made=99, step_age_ns=9 * S, step_p50=0.25),))
     vars(late)["verdict"] = Verdict("healthy", "healthy: no step for 9 s")
     assert "Look again in a minute" in advice(late, None)[0]
+    assert "No step for 9 s" == shown(None, [late]).texts("h2")[0]

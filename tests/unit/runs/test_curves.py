@@ -131,8 +131,15 @@ def test_losses_and_step_time_have_room_among_many_curves() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"{", b"[1]", b'[2,"loss",[],"",1,1,1,[[1],[1]]]', b'[1,"loss",[["a",[]]],"",1,1,1,[[1],[1]]]']
+    ("content", "words"),
+    [
+        (b"{", "is damaged"),
+        (b"[1]", "is damaged"),
+        (b'[2,"of a later form"]', "has another version than 1"),
+        (b'[1,"loss",[["a",[]]],"",1,1,1,0,[[1],[1]]]', "is damaged"),
+        (b'[1,"loss",[],"",1,1,1,0,[[1,2],[0.5,NaN]]]', "is damaged"),
+    ],
 )
-def test_damaged_file(content: bytes) -> None:
-    with pytest.raises(StoredError):
+def test_damaged_file(content: bytes, words: str) -> None:
+    with pytest.raises(StoredError, match=words):
         read_curves(content)
