@@ -52,11 +52,6 @@ def now() -> datetime:
     return local_datetime(_injected.time_ns())
 
 
-def reading() -> Callable[[], int]:
-    """Return the current clock's function for the monotonic time; a clock that is injected later has another one."""
-    return monotonic_ns
-
-
 #: Returns nanoseconds since the system was started, suspended time included on Linux; never of a test's clock.
 since_boot_ns: Callable[[], int] = SYSTEM.monotonic_ns
 with suppress(AttributeError, OSError):  # WebAssembly has the name, but not the clock

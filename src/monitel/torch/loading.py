@@ -32,7 +32,7 @@ class BatchLoading(Source):
     def __init__(self, thread: TrainingThread) -> None:
         self.activity: Callable[[], AbstractContextManager[object]] = nullcontext
         self._thread = thread
-        self._now = clock.reading()
+        self._now = clock.monotonic_ns
 
     def install(self) -> None:
         global _running

@@ -55,7 +55,7 @@ class Backward(hooks.Source):
     def __init__(self, thread: TrainingThread, start: Callable[[], Cycle]) -> None:
         self._thread = thread
         self._start = start
-        self._now = clock.reading()
+        self._now = clock.monotonic_ns
         self._on = False
 
     def install(self) -> None:
@@ -180,7 +180,7 @@ class WaitsForRanks(hooks.Source):
 
     def __init__(self, waiting: Callable[[], Cycle | None]) -> None:
         self._waiting = waiting
-        self._now = clock.reading()
+        self._now = clock.monotonic_ns
 
     def install(self) -> None:
         if not distributed.is_available():
@@ -260,7 +260,7 @@ class Stages(hooks.Source):
         if mine is None or found is None:
             return None
         name, waits, since_ns = found
-        return StageNow(name, waits, max(clock.reading()() - since_ns, 0), mine.thread.ident or 0)
+        return StageNow(name, waits, max(clock.monotonic_ns() - since_ns, 0), mine.thread.ident or 0)
 
     def _step_elsewhere(self) -> None:
         if self._owner is not None:

@@ -52,7 +52,7 @@ class OptimizerSteps(Source):
         self.listeners: list[Callable[[object, Skipped, int], None]] = []
         self.foreign_step: Callable[[], object] = int  # called for an optimizer in a thread of autograd
         self._thread = thread
-        self._now = clock.reading()
+        self._now = clock.monotonic_ns
 
     def install(self) -> None:
         """Have the compiler start below torch's wrapper of ``step()``, which calls the hooks: it would fail there."""
@@ -277,7 +277,7 @@ class Rates:
                 counter = self._flops if work == "flops" else training_counter(f"training.{work}")
                 exact = amount if callable(amount) or amount % 1 else int(amount)
                 self._amounts.append((f"{work}_per_step", exact, counter))
-        self._now = clock.reading()
+        self._now = clock.monotonic_ns
         self._window_ns = window_length_ns(options["window_size"])
         self.reset()
 
