@@ -63,7 +63,7 @@ def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
         return f"Look at what it was doing, below; {record} has its waits and its last events, too.", command
     if found.kind == "late-rank":
         return _BY_STAGE.get(found.stage, "Compare a profile of this rank with one of another rank."), ""
-    if found.kind == "healthy" and any(map(is_overdue, job.measured)):
+    if is_overdue(job):
         return _OVERDUE, _AUTOPSY
     if found.kind == "healthy" and time is not None and (overhead := largest_overhead(parts_of(time.activities))):
         remedy = _REMEDIES.get(overhead.name)

@@ -165,7 +165,7 @@ def _verdict(job: Job, time: RunTime | None, loss: Value | None) -> Markup:
     next_step, command = advice(job, time)
     if found.kind == "healthy" and loss is not None and not isfinite(loss.value):
         look, kind, reason, next_step, command = "bad", f"{short(loss.name)} is {loss.value}", found.text, DIVERGED, ""
-    elif found.kind == "healthy" and any(map(is_overdue, job.measured)):
+    elif is_overdue(job):
         look, kind, reason = "calm", reason, "It was healthy before."
     return tag(
         "section",

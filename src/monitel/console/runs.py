@@ -24,7 +24,7 @@ from monitel.console.reader import ends_below, read_boxes
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import FILE, name_of, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
-from monitel.runs.process import COMPLETED, EXEC, Process, State
+from monitel.runs.process import COMPLETED, EXEC, JobName, Process, State
 from monitel.runs.stored import LIMIT_BYTES
 from monitel.runs.values import RunValues, Value
 from monitel.text import (
@@ -80,7 +80,7 @@ class Run:
     def title(self) -> str:
         """The name that a person has given: the run id, or the name of the service if the id is random digits."""
         service = str(self.values.attributes.get("service.name", ""))
-        return self.time.run if is_given(self.time.run) else "" if service.startswith("unknown_service") else service
+        return self.time.run if is_given(self.time.run) else JobName(service=service).own_service
 
     @property
     def rate(self) -> float | None:

@@ -538,7 +538,7 @@ def _pace(job: Job) -> str:
     processes = job.measured
     ranks = f"{len(processes):,} {'ranks' if all(each.rank is not None for each in processes) else 'processes'}, "
     ranks = ranks if len(processes) > 1 else ""
-    if overdue := [*filter(is_overdue, processes)]:
+    if overdue := [*filter(_is_overdue, processes)]:
         since = duration(min(each.step_age_ns or 0 for each in overdue))
         of = f" of {named(overdue)}" if len(overdue) < len(processes) else ""
         return f"{ranks}no step{of} for {since}"
@@ -546,8 +546,12 @@ def _pace(job: Job) -> str:
     return f"{ranks}{step_rate(median(rates)) if rates else 'step rate unknown'}"
 
 
-def is_overdue(process: Process) -> bool:
-    """Return True if a process that runs should have made a step by now."""
+def is_overdue(job: Job) -> bool:
+    """Return True if the job is healthy as far as is known, and a step of it should have come by now."""
+    return job.verdict.kind == "healthy" and any(map(_is_overdue, job.measured))
+
+
+def _is_overdue(process: Process) -> bool:
     usual = process.usual_step
     if not process.runs or process.step_age_ns is None or usual is None:
         return False
