@@ -184,12 +184,12 @@ class _WaitCounterTracker:
         if elapsed_ns > waits.max_ns:
             waits.max_ns = elapsed_ns
         if _maxima or _left is not left:
-            self._note(key, elapsed_ns)
+            self._note(key, elapsed_ns, left)
 
-    def _note(self, key: int, elapsed_ns: int) -> None:
-        """Give the wait to the maxima, and to the function that _mirror() has set meanwhile, with this wait."""
+    def _note(self, key: int, elapsed_ns: int, left: Callable[[int], object] | None) -> None:
+        """Give the wait to the maxima, and to the function that _mirror() has set since ``left``, with this wait."""
         with _lock:
-            if _left is not None:
+            if _left is not None and _left is not left:
                 _left(key)
             for reference in _maxima:
                 if (maxima := reference()) is not None:
