@@ -1,21 +1,26 @@
-"""Jobs of torchrun by ``opentelemetry-instrument`` or ``monitel run``, and their ends; the example of one process."""
+"""Jobs of torchrun by ``opentelemetry-instrument`` or ``monitel run``, their late ranks and their ends; an example."""
 
+import json
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN, outcome
 from tests.support.inbox import points_of, records_of
-from tests.support.paths import EXAMPLES
+from tests.support.paths import EXAMPLES, ROOT
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
 from tests.support.spools import cat
+from tests.torch.ranks.late_jobs import KINDS, LATE, victim
 from tests.torch.ranks.terminated_job import compare
 
+from monitel.console.lateness import suspects
 from monitel_otel.torch_instrumentor import TorchInstrumentor
 
 STEPS = 6
@@ -159,17 +164,33 @@ if torch.distributed.get_rank() == 1:
 while True:
     train()
 """
+FAILING = BARRIER.replace("while True", "while steps < 100") + "sys.exit(3)\n"
 
 
-def test_torchrun(tmp_path: Path, receiver: Receiver) -> None:
-    """The agent forwards SIGTERM; a worker that runs Python and one that waits in a collective both deliver."""
-    compare(tmp_path, receiver, BARRIER, launcher=(*TORCHRUN, "2"), workers=2)
+@pytest.mark.parametrize(
+    ("script", "signals"),
+    [
+        pytest.param(BARRIER, [signal.SIGTERM], id="the agent forwards SIGTERM"),
+        pytest.param(FAILING, [], id="the agent ends the other worker of one that fails"),
+    ],
+)
+def test_ended_workers_deliver(script: str, signals: list[signal.Signals], tmp_path: Path, receiver: Receiver) -> None:
+    """A worker that runs Python, and one that waits in a collective."""
+    assert 1 == compare(tmp_path, receiver, script, launcher=(*TORCHRUN, "2"), workers=2, signals=signals)
 
 
-def test_torchrun_with_a_worker_that_fails(tmp_path: Path, receiver: Receiver) -> None:
-    """The agent sends SIGTERM to the other worker, which waits in a collective."""
-    script = BARRIER.replace("while True", "while steps < 100") + "sys.exit(3)\n"
-    assert 1 == compare(tmp_path, receiver, script, launcher=(*TORCHRUN, "2"), workers=2, signals=())
+def test_late_rank_is_named_in_each_kind_of_job(run: Run, tmp_path: Path) -> None:
+    """With its stage and the delay, and nobody else; all gradients stay the same."""
+    environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    run(*TORCHRUN, "4", "-m", "tests.torch.ranks.late_jobs", tmp_path, env=environment, timeout=240)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    for kind, (_, stage) in KINDS.items():
+        assert all(each[kind]["same"] for each in ranks), kind
+        groups: dict[Any, dict[int, dict[str, float]]] = {}
+        for rank, each in enumerate(ranks):
+            groups.setdefault(each[kind]["group"], {})[rank] = each[kind]["stages"]
+        found: list[Any] = [each for times in groups.values() for each in suspects(times) if each[0] > LATE / 2]
+        assert [(pytest.approx(LATE, rel=1 / 3), victim(kind), stage)] == found, (kind, groups)
 
 
 def test_telemetry_changes_nothing(run: Run, tmp_path: Path) -> None:
@@ -179,9 +200,9 @@ def test_telemetry_changes_nothing(run: Run, tmp_path: Path) -> None:
     assert plain.stdout == observed.stdout
     assert ["step", "held-out"] == [line.split()[0] for line in plain.stdout.splitlines()]
     found: Counter[str] = Counter()
-    for signal, message in cat(tmp_path / "state/monitel").requests:
-        found.update(each.metric for each in (points_of(message) if signal == "metrics" else ()))
-        found.update(each.name for each in (records_of(message) if signal == "logs" else ()))
+    for kind, message in cat(tmp_path / "state/monitel").requests:
+        found.update(each.metric for each in (points_of(message) if kind == "metrics" else ()))
+        found.update(each.name for each in (records_of(message) if kind == "logs" else ()))
     metrics = {"train.loss.mean", "training.steps", "training.tokens", "training.tokens.rate", "training.mfu"}
     assert metrics < found.keys()
     assert 1 == found["evaluation"]
