@@ -1,6 +1,6 @@
 """One small training by each trainer: 20 rows, 4 a step, two epochs, a checkpoint at step 5, an evaluation.
 
-Each function trains with the adapter, and returns what the training itself has counted.
+Each function trains with the adapter, and notes what the training itself has counted.
 """
 
 import json
@@ -19,6 +19,9 @@ import monitel
 ROWS, BATCH, EPOCHS, TOKENS = 20, 4, 2, 5
 STEPS = EPOCHS * ROWS // BATCH
 CHECKPOINT = 5  # step
+COUNTING = ["lightning", "transformers"]  # accelerate's tracker sees neither batches nor evaluations
+#: Options of a Trainer of Lightning.
+QUIET: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
 
 
 @dataclass
@@ -87,16 +90,11 @@ def with_lightning(truth: Truth) -> None:
         def configure_optimizers(self) -> torch.optim.Optimizer:
             return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
 
-    quiet: dict[str, Any] = {
-        "accelerator": "cpu",
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "log_every_n_steps": 1,
-    }
+    options = {**QUIET, "log_every_n_steps": 1, "max_epochs": EPOCHS, "num_sanity_val_steps": 0}
     callbacks = [MonitelCallback(), ModelCheckpoint("saved", every_n_train_steps=CHECKPOINT, save_top_k=-1)]
     if "WORLD_SIZE" in os.environ:
-        quiet |= {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"])}
-    trainer = Trainer(**quiet, max_epochs=EPOCHS, num_sanity_val_steps=0, logger=MonitelLogger(), callbacks=callbacks)
+        options |= {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"])}
+    trainer = Trainer(**options, logger=MonitelLogger(), callbacks=callbacks)
     loaders = [DataLoader(rows(), batch_size=BATCH) for _ in range(2)]
     trainer.fit(Module(0.1, api_key="hidden"), *loaders)
 

@@ -1,7 +1,8 @@
-"""The adapters of transformers, Lightning and accelerate: failures, activities, several ranks, and SIGTERM."""
+"""The adapters of transformers, Lightning and accelerate: failures, activities, several ranks, and signals."""
 
 import json
 import logging
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from lightning.pytorch.demos.boring_classes import BoringModel
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 from tests.torch.known_work import activity, ledger, total
+from tests.torch.ranks.terminated_job import compare
 from tests.torch.trainers import small_jobs
-from tests.torch.trainers.small_jobs import BATCH, ROWS, STEPS, TOKENS, TRAINERS, Truth
+from tests.torch.trainers.small_jobs import BATCH, COUNTING, ROWS, STEPS, TOKENS, TRAINERS, Truth
 
 import monitel
 import monitel.torch
@@ -26,7 +28,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 JOB = Path(small_jobs.__file__)
 each_trainer = pytest.mark.parametrize("name", TRAINERS)
-COUNTING = ["lightning", "transformers"]  # accelerate's tracker sees neither batches nor evaluations
 
 
 def totals(receiver: Receiver, rank: int | None = None) -> dict[str, float]:
@@ -46,15 +47,9 @@ def losses(receiver: Receiver, rank: int | None = None) -> list[int]:
 @each_trainer
 def test_exception_in_training(name: str, receiver: Receiver) -> None:
     """The run has failed, the numbers before it arrive, and the batch that failed does not count."""
-    truth = Truth()
-
-    def fail(step: int) -> None:
-        if step == 4:
-            raise RuntimeError("out of luck")
-
-    truth.before_step = fail
+    truth = Truth(before_step=lambda step: 1 / (step != 4))
     pipeline = monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0)
-    with pytest.raises(RuntimeError, match="out of luck"), pipeline:
+    with pytest.raises(ZeroDivisionError), pipeline:
         TRAINERS[name](truth)
     assert ["failed"] == [record.attributes["run.status"] for record in receiver.records("run.ended")]
     assert ([0, 1, 2] if name == "lightning" else [1, 2, 3]) == losses(receiver)
@@ -67,12 +62,8 @@ def test_exception_in_training(name: str, receiver: Receiver) -> None:
 @each_trainer
 def test_event_handler_that_raises_stops_nothing(name: str, caplog: pytest.LogCaptureFixture) -> None:
     """The training goes on to its end; each adapter's function is reported once."""
-
-    def fail(_event: monitel.Event) -> None:
-        raise RuntimeError("broken")
-
     truth = Truth()
-    with monitel.register_event_handler(fail), caplog.at_level(logging.WARNING, "monitel"):
+    with monitel.register_event_handler(lambda _event: 1 / 0), caplog.at_level(logging.WARNING, "monitel"):
         TRAINERS[name](truth)
     assert (2 * ROWS, STEPS) == (truth.samples, len(truth.losses))
     messages = [each for each in caplog.messages if "further failures are not logged" in each]
@@ -175,3 +166,86 @@ def test_preempted_job(name: str, receiver: Receiver, run: Run) -> None:
     run(JOB, name, receiver.url, "4", returncode=status)
     assert ["preempted"] == [record.attributes["run.status"] for record in receiver.records("run.ended")]
     assert ([0, 1, 2, 3] if name == "lightning" else [1, 2, 3]) == losses(receiver)
+
+
+SLURM_JOB = """\
+import logging, torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.fabric.plugins.environments import SLURMEnvironment
+logging.getLogger("lightning").setLevel(logging.ERROR)
+begin()
+class Model(LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+
+    def training_step(self, batch, index):
+        train()
+        return self.layer(batch).sum()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+class Report(Callback):
+    def on_exception(self, trainer, module, error):
+        print(type(error).__name__, flush=True)
+        end()
+
+    def on_save_checkpoint(self, trainer, *_):
+        print("handled", flush=True)
+
+data = torch.utils.data.DataLoader(torch.zeros(10**5, 1))
+callbacks = [Report(), ModelCheckpoint("checkpoints", filename="last", save_on_exception=True)]
+trainer = Trainer(accelerator="cpu", logger=False, callbacks=callbacks, enable_progress_bar=False,
+                  enable_model_summary=False, max_epochs=1, plugins=[SLURMEnvironment(auto_requeue=True)])
+trainer.fit(Model(), data)
+print("after", flush=True)
+"""
+SLURM = {
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"), "1"),
+    **dict.fromkeys(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"), "0"),
+    "SLURM_JOB_NAME": "train",
+}
+
+
+def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
+    """SIGUSR1 requeues the job and saves a checkpoint, and SIGTERM stops the job."""
+    (tmp_path / "bin").mkdir()
+    scontrol = tmp_path / "bin/scontrol"
+    scontrol.write_text('#!/bin/sh\necho "$@" >>requeued\n')
+    scontrol.chmod(0o755)
+    variables = {**SLURM, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    compare(tmp_path, receiver, SLURM_JOB, signals=(signal.SIGUSR1, signal.SIGTERM), variables=variables)
+    assert "requeue 1\n" == (tmp_path / "with/requeued").read_text()
+    assert 1 == len(receiver.records("end"))
+
+
+LIGHTNING = """\
+import lightning, torch
+from lightning.pytorch.demos.boring_classes import BoringModel
+
+pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], spool_dir="spool")
+
+class Model(BoringModel):
+    def on_fit_start(self):
+        monitel.emit("training", true_rank=torch.distributed.get_rank())
+
+if __name__ == "__main__":
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_steps=2, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+    )
+    trainer.fit(Model())
+    assert pipeline.force_flush(60)
+"""
+
+
+def test_process_of_lightning_has_its_rank(receiver: Receiver, train: Run) -> None:
+    """Lightning starts the second process with variables; the first one has none yet, which a warning reports."""
+    ended = train(LIGHTNING, receiver.url)
+    records = receiver.records("training")
+    assert {0: None, 1: 1} == {each.attributes["true_rank"]: each.resource.get("training.rank") for each in records}
+    assert 2 == len({each.resource["service.instance.id"] for each in records})
+    warning = "torch.distributed reports rank 0 of 2, but the telemetry of this process has no training.rank"
+    assert (1, 1) == (ended.stderr.count(warning), ended.stderr.count("but the telemetry of this process has"))

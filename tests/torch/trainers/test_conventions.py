@@ -18,7 +18,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_only
-from tests.torch.trainers.small_jobs import BATCH, STEPS, Net, Truth, rows
+from tests.torch.trainers.small_jobs import BATCH, QUIET, STEPS, Net, Truth, rows
 from torch.utils.data import DataLoader
 from transformers import Trainer as TransformersTrainer
 from transformers import TrainingArguments
@@ -109,10 +109,8 @@ def fit(tmp_path: Path, **options: Any) -> Trainer:
     """Train one epoch, and save a checkpoint and the configuration as LightningCLI does."""
     parser: Any = SimpleNamespace(save=lambda config, path, **_: Path(path).write_text(str(config), "utf-8"))
     saving: Any = SaveConfigCallback(parser, Namespace(lr=0.1))
-    quiet = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False, "log_every_n_steps": 1}
-    trainer = Trainer(
-        **quiet, max_epochs=1, default_root_dir=tmp_path, callbacks=[saving, ModelCheckpoint()], **options
-    )
+    options |= {"max_epochs": 1, "log_every_n_steps": 1, "default_root_dir": tmp_path}
+    trainer = Trainer(**QUIET, **options, callbacks=[saving, ModelCheckpoint()])
     trainer.fit(Module(Optimizer(), partial(print, 1), api_key="x"), DataLoader(rows(), batch_size=BATCH))
     return trainer
 

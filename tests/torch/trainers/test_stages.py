@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tests.torch.known_work import STEP, Work
+from tests.torch.trainers.small_jobs import QUIET
 from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
@@ -96,10 +97,9 @@ class Logging(Callback):  # type: ignore[misc]
 
 def test_lightning(work: Work, stages: Stages) -> None:
     """Each step is a cycle, over the end of an epoch, too. Batches and forwards of a validation are ``other``."""
-    options: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
-    options |= {"logger": False, "enable_checkpointing": False, "num_sanity_val_steps": 0, "callbacks": [Logging()]}
+    options: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 2, "num_sanity_val_steps": 0, "logger": False}
     loaders = [DataLoader(Rows(work, 4)), DataLoader(Rows(work, 3, EVALUATION))]
-    Trainer(**options, max_epochs=2, val_check_interval=2).fit(Automatic(work), *loaders)
+    Trainer(**QUIET, **options, enable_checkpointing=False, callbacks=[Logging()]).fit(Automatic(work), *loaders)
     found = stages()
     assert {7} == {window.count for window in found.values()}
     assert times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION) == sums(found)
