@@ -1,21 +1,26 @@
-"""The stage under way, the end of instrumentation within a stage, and backward and waits of all kinds."""
+"""The stage under way, batches, backward and waits of all kinds, the end within a stage, and all this as ranges."""
 
 import gc
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
 from tests.support.producers import run_together
+from tests.support.receiver import Receiver
 from tests.torch.known_work import STEP, Cycles, Work, logged_cycles, train
+from tests.unit.profiler.traces import exported, lines
 from torch import distributed
 
 import monitel
 import monitel.torch
-from monitel.profiler import ranges
+import monitel_otlp
+from monitel.profiler import profile, ranges, record_function
 from monitel.training.activities import stage_now
 
 Run = Callable[..., Cycles]
@@ -225,3 +230,163 @@ def test_wait_for_other_ranks_is_sync(name: str, work: Work, cycles: Run, monkey
     found = cycles(loop)
     assert waits
     assert [{**STEP, "other": 32 + len(waits), "sync": len(waits)}] * 2 == found
+
+
+class Indexed:
+    """Can be iterated by numbers only."""
+
+    def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise IndexError
+        return index
+
+
+@pytest.fixture(params=[False, True], ids=["alone", "instrumented"])
+def _observed(request: pytest.FixtureRequest) -> Iterator[None]:
+    with monitel.torch.instrument() if request.param else nullcontext():
+        torch.ones(1, requires_grad=True).sum().backward()  # the thread trains from here on
+        yield
+
+
+@pytest.mark.usefixtures("_observed")
+@pytest.mark.parametrize("make", [list, lambda items: Indexed()])
+def test_iterable_can_be_iterated_again(make: Callable[[Any], Any]) -> None:
+    """Each ``for`` begins from the start, as without the function."""
+    original = make([0, 1, 2])
+    batches = monitel.torch.batches(original)
+    assert not isinstance(batches, Iterator)
+    assert [0, 1, 2] == list(batches) == list(batches)
+    assert [(0, 0), (1, 1), (2, 2)] == list(zip(batches, batches, strict=True))
+
+
+@pytest.mark.usefixtures("_observed")
+def test_iterator_stays_an_iterator() -> None:
+    """``next()`` returns a batch, and a second ``for`` goes on where the first one was broken off."""
+    batches = monitel.torch.batches(each for each in [0, 1, 2, 3])
+    assert isinstance(batches, Iterator)
+    assert batches is iter(batches)
+    assert 0 == next(batches)
+    for batch in batches:
+        assert 1 == batch
+        break
+    assert [2, 3] == list(batches)
+    assert [] == list(batches)
+    assert "end" == next(batches, "end")
+
+
+@pytest.mark.parametrize("wrong", [None, type("Blocked", (), {"__iter__": None})(), lambda: [1]])
+def test_object_that_is_not_iterable_is_refused(wrong: Any) -> None:
+    """The error names the type, at once."""
+    with pytest.raises(TypeError, match=rf"batches\(\) takes an iterable, got {type(wrong).__qualname__}: "):
+        monitel.torch.batches(wrong)
+
+
+def test_length_is_that_of_the_original() -> None:
+    """Without one, the error is Python's. Truth is that of the original, too."""
+    loader = torch.utils.data.DataLoader([1, 2, 3], batch_size=2)
+    assert (3, 2, 0) == tuple(len(monitel.torch.batches(each)) for each in ([1, 2, 3], loader, []))
+    with pytest.raises(TypeError, match=r"has no len\(\)"):
+        len(monitel.torch.batches(iter([1])))
+    assert monitel.torch.batches(iter([1]))
+    assert not monitel.torch.batches([])
+    assert isinstance(monitel.torch.batches([]), (Iterable, Sized))
+
+
+@pytest.mark.usefixtures("_observed")
+@pytest.mark.parametrize("error", [ValueError, StopIteration, KeyboardInterrupt])
+def test_exceptions_are_passed_on(error: type[BaseException]) -> None:
+    """The object itself, with its traceback."""
+    raised = error("first")
+
+    def fail(_item: int) -> None:
+        raise raised
+
+    with pytest.raises(error) as caught:
+        next(iter(monitel.torch.batches(map(fail, [1]))))
+    assert raised is caught.value
+
+
+SECOND = 1_000_000_000
+
+
+def rows(prof: Any) -> list[tuple[float, str, float, str | None]]:
+    """Return start, name, end and name of the parent of each range, in seconds since the start of a profile."""
+    return sorted(
+        (each.time_range.start / 1e6, each.name, each.time_range.end / 1e6, each.cpu_parent and each.cpu_parent.name)
+        for each in prof.events()
+    )
+
+
+def test_stages_batches_and_steps_are_ranges(work: Work, tmp_path: Path) -> None:
+    """A step lasts from the end of an optimizer step to the end of the next one, and has a separate line.
+
+    The first forward is not known. Parents and self times are consistent, though steps overlap iterations.
+    """
+
+    def own() -> None:
+        with record_function("own"):
+            work.takes(4)
+
+    with monitel.torch.instrument(), profile() as prof:
+        for _ in work.loader(2):
+            with record_function("iteration"):
+                work.forward(backward=own).backward()
+                work.takes(1)
+                work.optimize()
+    assert [
+        (0, "training.data", 1, None),
+        (1, "iteration", 16, None),
+        (3, "own", 7, "training.backward"),
+        (3, "training.backward", 7, "iteration"),
+        (8, "training.optimizer", 16, "iteration"),
+        (16, "training.data", 17, None),
+        (16, "training.step", 32, None),
+        (17, "iteration", 32, None),
+        (17, "training.forward", 19, "iteration"),
+        (19, "own", 23, "training.backward"),
+        (19, "training.backward", 23, "iteration"),
+        (24, "training.optimizer", 32, "iteration"),
+        (32, "training.data", 32, None),  # this call of next() ends the epoch
+    ] == rows(prof)
+    own_times = {each.key.removeprefix("training."): each.self_cpu_time_total / 1e6 for each in prof.key_averages()}
+    assert {"iteration": 4, "data": 2, "forward": 2, "backward": 0, "own": 8, "optimizer": 16, "step": 16} == own_times
+    assert {"MainThread": 12, "steps (MainThread)": 1} == {
+        name: len(found) for name, found in lines(exported(prof, tmp_path)).items()
+    }
+
+
+def test_exceptions_leave_no_range_open(work: Work) -> None:
+    """A backward that raises ends with the exception. An optimizer that raises has no range."""
+
+    def fail() -> None:
+        work.takes(1)
+        raise LookupError
+
+    with monitel.torch.instrument(), profile() as prof, record_function("user"):
+        with suppress(LookupError):
+            work.forward(backward=fail).backward()
+        with suppress(LookupError):
+            work.optimize(fail)
+        work.step()
+    assert [
+        (0, "user", 50, None),
+        (2, "training.backward", 3, "user"),
+        (3, "training.forward", 6, "user"),
+        (6, "training.backward", 10, "user"),
+        (10, "training.optimizer", 18, "user"),
+    ] == rows(prof)
+
+
+def test_trace_of_a_step_has_its_stages(receiver: Receiver, tmp_path: Path, work: Work) -> None:
+    """With ``step_traces`` the span of the rank lasts as long as the step, and has the stages as children."""
+    options: dict[str, Any] = {"endpoint": receiver.url, "spool_dir": tmp_path, "export_interval": 3600.0}
+    with monitel_otlp.configure(**options, spans={"step_traces": True}), monitel.torch.instrument(sources="-waits"):
+        train(work, 4)
+    spans = receiver.spans()
+    stages = {"training.data", "training.forward", "training.backward", "training.optimizer", "training.step"}
+    for number in (1, 2):
+        found = [each for each in spans if each.attributes.get("training.step") == number]
+        (rank,) = [each for each in found if each.name == "training.rank"]
+        assert 1 == len({each.trace_id for each in found})
+        assert stages == {each.name for each in found if each.parent_id == rank.span_id}
+        assert 47 * SECOND == rank.end_ns - rank.start_ns
