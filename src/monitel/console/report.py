@@ -39,26 +39,26 @@ def is_wanted() -> bool:
     return bool(read_variables({"report": BOOLEAN}, {"report": True}).get("report", True))
 
 
-def report_of(store: Path | None, *, title: str, processes: Sequence[Process] | None = None) -> str:
+def report_of(store: Path, *, title: str) -> str:
     """Return the report of the run that a folder has.
 
-    The processes are by default those whose ends are in the folder, and those that have boxes on this machine.
+    Its processes are those whose ends are in the folder, and those that have boxes on this machine.
     """
     problems: list[str] = []
-    run, curves = (None, []) if store is None else _stored(store, problems)
-    if processes is None:
-        processes = [] if store is None else _processes(store, problems)
-    earlier = replaced(processes)
+    run, curves = _stored(store, problems)
+    processes = _processes(store, problems)
+    earlier, start_ns = replaced(processes), 0
     if run is not None:
         run = replace(run, outcome=outcome_of(run, processes, time.time_ns()))
-        earlier += [each for each in processes if each.seen_ns < run.attempt.start_ns and not each.runs]
+        start_ns = run.attempt.start_ns
+    earlier = [each for each in processes if each in earlier or (each.seen_ns < start_ns and not each.runs)]
     jobs = [*jobs_of(earlier), *jobs_of(each for each in processes if each not in earlier)]
     return page(run, jobs, curves, title=title, now_ns=time.time_ns(), problems=problems)
 
 
-def write_report(store: Path | None, place: Path, *, title: str, processes: Sequence[Process] | None = None) -> Path:
+def write_report(store: Path, place: Path, *, title: str) -> Path:
     """Write the report of a run into a file, and return its path."""
-    text = report_of(store, title=title, processes=processes)
+    text = report_of(store, title=title)
     with closing(Folder.open(place.parent, check=False)) as folder:
         new = f".{place.name}.{token_hex(4)}"  # several ranks may write it at once
         folder.write_new(new, text.encode("utf-8", "replace"))
@@ -69,20 +69,20 @@ def write_report(store: Path | None, place: Path, *, title: str, processes: Sequ
 def write_job(attempts: Sequence[Job], command: Sequence[str]) -> Path:
     """Write the report of a job of ``monitel run`` at its end, and return its path.
 
-    The ends of its processes are stored in the folder of the run, where ``monitel report`` finds them. The report lies
-    there, too, if :func:`monitel.start` has begun the run; else in a new folder.
+    The ends of its processes are stored in the folder of the run, which may have those of ranks that another ``monitel
+    run`` has started. The report lies there, too, if :func:`monitel.start` has begun the run; else in a new folder.
     """
     processes = [each for job in attempts for each in job.processes]
     stores = [Path(each.store) for each in processes if each.store and Path(each.store).is_dir()]
-    store = next((each for each in stores if (each / LEDGER).exists()), None)
-    for each in processes if store is not None else ():
-        write_end(store, each, ONLY)  # type: ignore[arg-type]
+    known = (each for each in stores if (each / LEDGER).exists() or is_started(each))  # rank zero has the ledger
     names = attempts[-1].name
-    given = [*filter(is_given, (names.run, names.own_service))]
-    title = given[0] if given else script_of(command)
-    if store is not None and is_started(store):
-        return write_report(store, store / FILE, title=title, processes=processes)
-    return write_report(store, make_started(runs_dir(), title) / FILE, title=title, processes=processes)
+    title = next(filter(is_given, (names.run, names.own_service)), None) or script_of(command)
+    if (store := next(known, None)) is None:
+        store = make_started(runs_dir(), title)
+    for each in processes:
+        write_end(store, each, ONLY)
+    folder = store if is_started(store) else make_started(runs_dir(), title)
+    return write_report(store, folder / FILE, title=name_of(store) or title)
 
 
 def script_of(command: Sequence[str]) -> str:

@@ -173,6 +173,20 @@ def test_ranks_share_a_folder(train: Run) -> None:
     assert Path("link").is_symlink()
 
 
+@pytest.mark.parametrize("run_id", ["17", ""], ids=["with a run id", "without"])
+def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> None:
+    """As ``srun monitel run`` does: each command writes the report of all ranks that share the folder."""
+    Path("rank.py").write_text(BEGIN + TRAIN + KILLED)
+    train(RANKS.replace("[sys.executable,", f"[*{RUN}, sys.executable,"), env={"SLURM_JOB_ID": run_id})
+    shared = [each for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
+    pages = [(each / "report.html").read_text() for each in shared]
+    ranks = [sum(each.name.startswith("report-") for each in path.iterdir()) for path in shared]
+    assert ([3] if run_id else [1, 1, 1]) == ranks
+    assert all("<h1>my run</h1>" in each for each in pages)
+    assert 1 == sum("killed by SIGKILL at step 30" in each for each in pages)
+    assert (not run_id) == any("ranks found here" in each for each in pages)
+
+
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
 def test_runs_of_a_command_have_reports_and_its_status(before: str) -> None:
     """Under ``monitel run``, which knows the last one and how that has ended."""
@@ -187,14 +201,16 @@ def test_runs_of_a_command_have_reports_and_its_status(before: str) -> None:
 @pytest.mark.parametrize("given", [{"SLURM_JOB_ID": "17"}, {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run%2D7"}])
 def test_attempts_share_a_folder(train: Run, before: str, given: dict[str, str]) -> None:
     """If a launcher or a variable gives them a run id; the curve goes on, and the report has the time of both."""
-    train(before + TRAIN + "raise SystemExit(3)", env=given, returncode=3)
-    train(before + TRAIN.replace("range(1, 31)", "range(20, 41)"), env=given)
+    first, second = ({**given, "RANK": "0", "SLURM_RESTART_COUNT": attempt} for attempt in "01")
+    train(before + TRAIN + "raise ValueError('no data')", env=first, returncode=1)
+    train(before + TRAIN.replace("range(1, 31)", "range(20, 41)"), env=second)
     run = "17" if "SLURM_JOB_ID" in given else "run-7"
     assert {run: 2} == {each["run"]: each["attempts"] for each in json.loads(command("runs", "--json").output)["runs"]}
     assert [folder()] == [each for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
     (loss,) = (each for each in read_curves((folder() / "curves.json").read_bytes()) if each.name == "loss")
     assert [*range(1, 41)] == [each.step for each in loss.points]
     assert 2 == json.loads(command("runs", "--json").output)["runs"][0]["attempts"]
+    assert 1 == report().count("ValueError: no data")
 
 
 def test_place_that_cannot_be_written(train: Run, tmp_path: Path) -> None:
