@@ -74,6 +74,7 @@ class Run:
         self._exporters: list[tuple[object, Callable[[float], object]]] = []  # each with the function that ends it
         self._uninstrument: Callable[[], object] = lambda: None
         folder.started, ended.keepers[path] = path, self._take_end
+        os.environ[folder.STARTED] = str(path)
         self._keeper.start()
         atexit.register(self._print)  # after what the exporters do at the exit
         self._start_exporters()
@@ -161,6 +162,7 @@ class Run:
         ended.keepers.pop(self.folder, None)
         if _current is self:
             folder.started = _current = None
+            os.environ.pop(folder.STARTED, None)
 
     def _try(self, function: Callable[[], object]) -> None:
         try:
@@ -224,9 +226,9 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
       :func:`monitel_otlp.configure`. With monitel-tensorboard rank zero writes TensorBoard files into the folder.
     * At the end the report ``report.html`` is written into the folder, unless MONITEL_REPORT is false.
 
-    Ranks of a job share a folder if their launcher names the run, or if torchrun or ``monitel run`` has started them.
-    So do the attempts of a run. A second call ends the first run, and begins another one. A forked child that trains
-    calls start() itself; in a spawned one that imports the main module, a run begins with its first use.
+    Ranks of a job share a folder if their launcher names the run, or if torchrun, ``monitel run`` or the first rank has
+    started them. So do the attempts of a run. A second call ends the first run, and begins another one. A forked child
+    that trains calls start() itself; in a spawned one that imports the main module, a run begins with its first use.
 
     Args:
         name: Name of the run, by default that of the script. It is also the ``service.name``, unless OpenTelemetry's
@@ -276,7 +278,7 @@ def _checked_name(name: str | None) -> str:
 def _make_folder(name: str) -> Path:
     parent, key = runs_dir(), folder.shared_key(name, _begun)
     try:
-        return call_in_time(lambda: folder.make_started(parent, name, key), _BEGIN_S)
+        return call_in_time(lambda: folder.of_first_rank(name) or folder.make_started(parent, name, key), _BEGIN_S)
     except OSError as error:
         reason = error
     place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")

@@ -29,6 +29,8 @@ from monitel_run.folder import VARIABLE, is_running
 
 _log = logging.getLogger("monitel.otlp")
 
+#: The variable with the folder of the run of this process, for the ranks that it starts.
+STARTED = "MONITEL_RUN_STARTED"
 LEDGERS = "ledgers"
 FILE, CURVES, MARKER = "ledger.json", "curves.json", "run.json"
 RUNS = 100  # runs that are kept
@@ -84,6 +86,12 @@ def name_of(path: Path) -> str:
         if isinstance(found, dict):
             return str(found.get("name", ""))
     return ""
+
+
+def of_first_rank(name: str) -> Path | None:
+    """Return the folder of the run with this name in the process that has started this rank, as Lightning does."""
+    path = Path(os.environ.get(STARTED, ""))
+    return path if launch_attributes().get("training.rank") and name_of(path) == name else None
 
 
 def shared_key(name: str, number: int) -> str:

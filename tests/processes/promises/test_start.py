@@ -187,6 +187,16 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> No
     assert (not run_id) == any("ranks found here" in each for each in pages)
 
 
+def test_rank_that_the_first_rank_starts(train: Run) -> None:
+    """Both share the folder, as with Lightning's launcher, unless their runs have two names."""
+    Path("rank.py").write_text(BEGIN + "monitel.start(sys.argv[1]).log(loss=0.5, step=1)\n")
+    environment = "import subprocess\nenvironment = {**os.environ, 'RANK': '1', 'WORLD_SIZE': '2'}\n"
+    start = "subprocess.run([sys.executable, 'rank.py', name], env=environment, check=True)\n"
+    train(f"{BEGIN}{TRAIN}{environment}for name in ('my run', 'other'):\n    {start}")
+    assert {folder(), folder(name="other")} == {*Path("monitel-runs").iterdir()}
+    assert [2, 1] == [len([*folder(name=each).glob("report-*.json")]) for each in ("my-run", "other")]
+
+
 @pytest.mark.parametrize("before", [BEGIN, ALONE + BEGIN], ids=["all", "core"])
 def test_runs_of_a_command_have_reports_and_its_status(before: str) -> None:
     """Under ``monitel run``, which knows the last one and how that has ended."""
