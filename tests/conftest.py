@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.support.scripts", "tests.support.twins", "tests.support.state", "tests.support.backends"]
+pytest_plugins = [f"tests.support.{name}" for name in ("checks", "scripts", "twins", "state", "backends")]
 
 # Tests, and the scripts that they run, compare all events.
 os.environ.setdefault("MONITEL_RUN_EVENTS", "0")

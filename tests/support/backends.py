@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.support import inbox
-from tests.support.inbox import DEADLINE
+from tests.support.inbox import DEADLINE, Inbox
 from tests.support.pipelines import Start, check_accounts
 from tests.support.receiver import Receiver
 from tests.support.validity.requests import assert_valid
@@ -77,13 +77,21 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def grpc_receiver() -> Iterator[Any]:
+def grpc_receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A backend that accepts everything over gRPC, unless the test sets other answers."""
+    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
     pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
     from tests.support.grpc_receiver import GrpcReceiver
 
     with GrpcReceiver() as receiver:
         yield receiver
+
+
+@pytest.fixture(params=["receiver", "grpc_receiver"])
+def backend(request: pytest.FixtureRequest) -> Inbox:
+    """A backend that accepts everything, over HTTP and over gRPC, unless the test sets other answers."""
+    found: Inbox = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import Event
 
 import pytest
@@ -47,3 +48,12 @@ def wait_until(holds: Callable[[], object], condition: str = "the condition") ->
 def warnings_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
     messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     return [message for message in messages if all(word in message for word in words)]
+
+
+Warned = Callable[..., list[str]]  # type of the fixture ``warned``
+
+
+@pytest.fixture
+def warned(caplog: pytest.LogCaptureFixture) -> Warned:
+    """Return a function that returns the warnings with all of its words."""
+    return partial(warnings_with, caplog)

@@ -39,27 +39,22 @@ class GrpcAnswer(Answer):
 class GrpcReceiver(Inbox):
     """A gRPC server on 127.0.0.1, with TLS if it has credentials; use it as a context manager."""
 
+    protocol = "grpc"
+
     def __init__(
         self, port: int = 0, credentials: grpc.ServerCredentials | None = None, compression: Any = None
     ) -> None:
         super().__init__()
         self.failures: list[BaseException] = []
-        self._scheme = "http" if credentials is None else "https"
         self._pool = ThreadPoolExecutor(16)
         handlers = [_handler(self, *names) for names in _SERVICES.items()]
         options = [("grpc.so_reuseport", 0)]
         self._server = grpc.server(self._pool, handlers, options=options, compression=compression)
         address, insecure = f"127.0.0.1:{port}", self._server.add_insecure_port
         self.port = self._server.add_secure_port(address, credentials) if credentials else insecure(address)
+        self.address = f"127.0.0.1:{self.port}"
+        self.url = f"{'https' if credentials else 'http'}://{self.address}"
         self._server.start()
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"{self._scheme}://{self.address}"
 
     def close(self) -> None:
         assert self._server.stop(None).wait(DEADLINE)

@@ -119,6 +119,9 @@ class Inbox:
     ``points()``, ``records()`` and ``spans()`` return the content of accepted requests (see :attr:`Answer.takes`).
     """
 
+    url: str
+    protocol: str  # the argument of ``configure()``
+
     def __init__(self) -> None:
         self.requests: list[Request] = []
         self._changed = Condition()

@@ -42,6 +42,13 @@ def busy_encoder(pipeline: Pipeline) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def delivered_by(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Yield a pipeline, which must deliver everything that the block records by the end of the block."""
+    yield pipeline
+    assert pipeline.force_flush(DEADLINE)
+
+
 def logs(pipeline: Pipeline) -> Account:
     return pipeline.account()["logs"]
 

@@ -3,7 +3,7 @@
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Barrier, Event, Lock, Thread
@@ -30,6 +30,14 @@ def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list
         for sample in samples:
             stat.add(sample)
         clock.advance(60)
+
+
+def record_window(name: str, aggregations: Sequence[monitel.Aggregation], *samples: float, **options: Any) -> None:
+    """Add samples to a new Stat, and close its window."""
+    stat = Stat(name, [*aggregations], 3600.0, **options)
+    for sample in samples:
+        stat.add(sample)
+    stat.flush()
 
 
 def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:

@@ -37,22 +37,21 @@ def partial_success(signal: str, rejected: int, message: str) -> Answer:
 class Receiver(Inbox):
     """An HTTP server on 127.0.0.1; use it as a context manager. The port of a closed one makes that come back."""
 
+    protocol = "http/protobuf"
+
     def __init__(self, port: int = 0) -> None:
         super().__init__()
         self.failures: list[BaseException | None] = []
         self.closing = Event()
         self.connections: list[socket] = []
         self._server = _Server(self, port)
+        self.url = f"http://127.0.0.1:{self.port}"
         self._thread = Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
         return int(self._server.server_address[1])
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
         self.closing.set()

@@ -5,16 +5,12 @@ import re
 from collections import Counter
 from functools import partial
 from itertools import count
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, Request, points_of
-from tests.support.pipelines import Start, busy_encoder, check_accounts
+from tests.support.pipelines import Start, busy_encoder, delivered_by
 from tests.support.producers import (
     ANSWERED,
     ANY,
@@ -22,31 +18,25 @@ from tests.support.producers import (
     checked_continuously,
     emit_items,
     make_small,
+    record_window,
     run_together,
 )
 from tests.support.receiver import Receiver, partial_success
 from tests.support.spools import Content, cat
 
 import monitel
-import monitel_otlp
 from monitel import COUNT, MAX, MEAN, MIN, VALUE, Stat
 from monitel.profiler import record_function
 from monitel_otlp import Account, Pipeline
 
 SIGNALS = ("metrics", "logs", "traces")
 PRODUCERS, ITEMS = 4, 200
+FOLDED = "monitel.folded"  # a span that is not an item, but holds the number of those that have none
 
 
 def numbers(account: Account) -> tuple[int, ...]:
     """Return recorded, delivered, stored, folded, lost and waiting items."""
     return account.recorded, account.delivered, account.on_disk, account.folded, account.lost, account.waiting
-
-
-def close_windows(name: str, count: int) -> None:
-    stat = Stat(name, [COUNT], 3600.0)
-    for _ in range(count):
-        stat.add(1)
-        stat.flush()
 
 
 def arrived(receiver: Receiver) -> dict[str, int]:
@@ -57,7 +47,7 @@ def arrived(receiver: Receiver) -> dict[str, int]:
         if point.metric.startswith("loss.") and point.metric.endswith(".count")
     }
     records = {(each.name, each.body, each.attributes.get("id")) for each in receiver.records()}
-    spans = {each.span_id for each in receiver.spans()}
+    spans = {each.span_id for each in receiver.spans() if each.name != FOLDED}
     return {"metrics": int(sum(windows.values())), "logs": len(records), "traces": len(spans)}
 
 
@@ -67,7 +57,7 @@ def stored(content: Content) -> dict[str, int]:
     return {
         "metrics": int(sum(point.value for point in counts)),
         "logs": len(content.records),
-        "traces": len(content.spans),
+        "traces": len([each for each in content.spans if each.name != FOLDED]),
     }
 
 
@@ -86,10 +76,9 @@ def produce(pipeline: Pipeline, seed: int) -> Counter[str]:
 
 def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: Start) -> None:
     """Windows and numbers are metrics, events and records of ``logging`` are logs, ranges are traces."""
-    pipeline = start(spans=True, logging_level="INFO")
-    with busy_encoder(pipeline):
-        close_windows("loss", 3)
-        Stat("empty", [COUNT], 3600.0).flush()  # a window without samples is not an item
+    with delivered_by(start(spans=True, logging_level="INFO")) as pipeline, busy_encoder(pipeline):
+        for samples in ([1], [1], [1], []):  # a window without samples is not an item
+            record_window("loss", [COUNT], *samples)
         open_window = Stat("open", [COUNT], 3600.0)
         open_window.add(1)
         monitel.log({"accuracy": 0.5, "bleu": 1.5})
@@ -98,7 +87,6 @@ def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: 
         with record_function("range"):
             pass
         waiting = [(each.recorded, each.waiting) for each in pipeline.account().values()]
-    assert pipeline.force_flush(DEADLINE)
     delivered = [(each.recorded, each.delivered) for each in pipeline.account().values()]
     assert [(5, 5), (3, 3), (1, 1)] == waiting == delivered
     assert (3, 1, 3) == (len(receiver.records()), len(receiver.spans()), receiver.values("loss.count")[-1])
@@ -134,9 +122,7 @@ def test_window_is_never_split_over_requests(receiver: Receiver, start: Start, l
     receiver.rule(too_large)
     pipeline = start()
     for number in range(10):
-        stat = Stat(f"loss.{number % 3}", [COUNT, MIN, MEAN, VALUE][: 1 + number % 4], 60.0)
-        stat.add(number)
-        stat.flush()
+        record_window(f"loss.{number % 3}", [COUNT, MIN, MEAN, VALUE][: 1 + number % 4], number)
     assert (not rejected) == pipeline.force_flush(DEADLINE)
     assert (10, 10 - rejected, 0, 0, rejected, 0) == numbers(pipeline.account()["metrics"])
 
@@ -149,9 +135,7 @@ def test_partial_success_drops_as_many_windows_as_the_points_may_belong_to(
     pipeline = start()
     with monitel.testing.ManualClock():
         for number in range(4):
-            stat = Stat(f"loss.{number}", [MIN, MAX, MEAN], 60.0)
-            stat.add(1)
-            stat.flush()
+            record_window(f"loss.{number}", [MIN, MAX, MEAN], 1)
     receiver.answer("metrics", partial_success("metrics", rejected, "left out"))
     assert (lost == 0) == pipeline.force_flush(DEADLINE)
     account = pipeline.account()["metrics"]
@@ -159,7 +143,7 @@ def test_partial_success_drops_as_many_windows_as_the_points_may_belong_to(
 
 
 def test_account_metrics_and_last_line_are_the_same(
-    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_small(monkeypatch, spool_bytes=9_000)
     pipeline = start(spans=True, logging_level="INFO")
@@ -224,57 +208,29 @@ def test_what_is_delivered_has_arrived(receiver: Receiver, start: Start, monkeyp
 
 
 @pytest.mark.invalid_output(
-    "halves of a request that was stored without an answer, and is too large later, merge other windows",
-    "series.overlap",
-    "series.duplicate",
+    "halves of a request that was stored without an answer, and is too large later, merge other windows; "
+    "and the backend may reject the parent of a folded span",
+    *("series.overlap", "series.duplicate", "span.parent"),
 )
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "options", [{"black_box": False}, {"black_box": True}, {"spans": {"budget": 3}}, {"endpoint": None}], ids=str
+)
 def test_account_adds_up_with_small_limits_and_lost_answers(
-    *, receiver: Receiver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """No item counts as delivered that has not arrived, and what counts as on disk is there; one has no black box."""
+    """No item counts as delivered that has not arrived, and what counts as on disk is there."""
     make_small(monkeypatch, memory_bytes=6_000, spool_bytes=30_000)
     monkeypatch.setenv(TEMPORALITY, "delta")
-    pipeline = start(export_interval=0.02, spans=True, logging_level="INFO", black_box=seed > 0)
-    answer_at_random(receiver, seed, [*ANY, *["503"] * 8])
-    recorded = produce(pipeline, seed)
+    pipeline = start(**{"export_interval": 0.02, "spans": True, "logging_level": "INFO", **options})
+    answer_at_random(receiver, 1, [*ANY, *["503"] * 8])
+    recorded = Counter[str]()
+    for step in range(2):
+        monitel.set_step(step)
+        recorded += produce(pipeline, step)
+        assert recorded == Counter({signal: each.recorded for signal, each in pipeline.account().items()})
     pipeline.shutdown()
     accounts = pipeline.account()
-    assert recorded == Counter({signal: each.recorded for signal, each in accounts.items()})
     assert {} == {signal: each for signal, each in accounts.items() if each.delivered > arrived(receiver)[signal]}
     on_disk = {signal: each.on_disk for signal, each in accounts.items()}
-    found = stored(cat(tmp_path / "spool")) if any(on_disk.values()) else dict.fromkeys(SIGNALS, 0)
+    found = stored(cat("spool")) if any(on_disk.values()) else dict.fromkeys(SIGNALS, 0)
     assert on_disk == found
-
-
-STEPS = st.lists(st.tuples(st.sampled_from(["items", "step", "flush"]), st.integers(1, 6)), min_size=1, max_size=12)
-
-
-@pytest.mark.invalid_output(
-    "ids are the same in each example, because hypothesis seeds them", "span.duplicate", "span.parent"
-)
-@settings(max_examples=20)
-@given(STEPS, st.integers(0, 1000), st.booleans())
-def test_account_adds_up_after_each_step_of_any_sequence(steps: list[tuple[str, int]], seed: int, online: bool) -> None:
-    """With random answers, or without a backend, ``recorded`` is the number of items handed over so far."""
-    recorded = Counter[str]()
-    with pytest.MonkeyPatch.context() as patch, Receiver() as receiver, TemporaryDirectory() as folder:
-        make_small(patch)
-        answer_at_random(receiver, seed, ANSWERED)
-        options: dict[str, Any] = {"spans": {"budget": 3}, "logging_level": "INFO", "export_interval": 3600.0}
-        pipeline = monitel_otlp.configure(endpoint=receiver.url if online else None, spool_dir=folder, **options)
-        for number, (step, count) in enumerate(steps):
-            if step == "items":
-                recorded += emit_items(count, number)
-            elif step == "step":
-                monitel.set_step(number)
-            else:
-                pipeline.force_flush(DEADLINE)
-            check_accounts(pipeline)
-            assert recorded == Counter({signal: each.recorded for signal, each in pipeline.account().items()})
-        pipeline.shutdown()
-        check_accounts(pipeline)
-        accounts = pipeline.account().values()
-        assert {0} == {each.waiting for each in accounts}
-        assert online or {0} == {each.delivered for each in accounts}
-        receiver.forget_rules()

@@ -10,12 +10,13 @@ import pytest
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.metrics import Observation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
-from tests.support.checks import in_time, wait_until, warnings_with
+from tests.support.checks import Warned, in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
 from tests.support.receiver import Receiver, partial_success
+from tests.support.state import SetEnv
 
 import monitel
 from monitel_otlp import Pipeline, application
@@ -32,8 +33,9 @@ def record(pipeline: Pipeline) -> None:
         pipeline.tracer_provider.get_tracer("mine", "1").start_span("request", attributes={"a": 1}).end()
 
 
-def wait_for_threads() -> None:
-    wait_until(lambda: not [each for each in all_threads() if each.name.lower().startswith("otel")])
+def threads() -> list[str]:
+    """Return the names of the exporters' threads."""
+    return sorted(each.name for each in all_threads() if each.name.lower().startswith("otel"))
 
 
 def test_everything_arrives_with_one_resource(receiver: Receiver, start: Start) -> None:
@@ -58,10 +60,6 @@ def test_everything_arrives_with_one_resource(receiver: Receiver, start: Start) 
 
 def test_exporters_are_made_when_they_are_used(receiver: Receiver, start: Start) -> None:
     """A job that records by monitel alone has none of their threads. A flush of a provider sends what it has."""
-
-    def threads() -> list[str]:
-        return sorted(each.name for each in all_threads() if each.name.lower().startswith("otel"))
-
     pipeline = start()
     monitel.emit("epoch")
     pipeline.tracer_provider.get_tracer("mine")
@@ -111,14 +109,14 @@ def test_exporter_made_during_shutdown_ends(receiver: Receiver, start: Start, mo
     assert pipeline.shutdown()
     over.set()
     thread.join(DEADLINE)
-    wait_for_threads()
+    wait_until(lambda: not threads())
 
 
 def test_shutdown_behind_a_dead_backend_takes_two_seconds(
-    start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    start: Start, setenv: SetEnv, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Data of the application is lost then, which is printed; monitel's items are on disk."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "4")
+    setenv(OTEL_EXPORTER_OTLP_TIMEOUT="4")
     with Peer(never_answers) as peer:
         pipeline = start(endpoint=peer.url)
         monitel.emit("epoch")
@@ -129,11 +127,11 @@ def test_shutdown_behind_a_dead_backend_takes_two_seconds(
     loss, summary, *_ = capsys.readouterr().err.splitlines()
     assert "monitel could not send all that the application has recorded by OpenTelemetry's API" == loss
     assert summary.startswith("monitel: exported 0 windows")
-    wait_for_threads()
+    wait_until(lambda: not threads())
 
 
 def test_busy_backend_is_asked_again_and_a_loss_is_one_warning(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned
 ) -> None:
     """Within the time limit of an attempt; what a backend leaves out is a loss."""
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.01)
@@ -146,7 +144,7 @@ def test_busy_backend_is_asked_again_and_a_loss_is_one_warning(
         assert pipeline.force_flush(DEADLINE)
     assert ["first", "left out", "last"] == receiver.record_names()
     assert ["the backend has left out 1 of them"] == [
-        text.partition("lost: ")[2] for text in warnings_with(caplog, "the application's logs by OpenTelemetry's API")
+        text.partition("lost: ")[2] for text in warned("the application's logs by OpenTelemetry's API")
     ]
 
 
@@ -170,34 +168,32 @@ def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: S
 
 
 def test_exporter_that_cannot_be_made_is_one_warning(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, setenv: SetEnv, warned: Warned
 ) -> None:
-    for processor in ("BSP", "BLRP"):
-        monkeypatch.setenv(f"OTEL_{processor}_MAX_QUEUE_SIZE", "1")  # less than a batch
-    pipeline = start()
-    record(pipeline)
-    monitel.emit("epoch")
-    assert pipeline.force_flush(DEADLINE)
+    setenv(OTEL_BSP_MAX_QUEUE_SIZE="1", OTEL_BLRP_MAX_QUEUE_SIZE="1")  # less than a batch
+    with delivered_by(start()) as pipeline:
+        record(pipeline)
+        monitel.emit("epoch")
     assert ([3], ["epoch"]) == (receiver.values("counter"), receiver.record_names())
     for signal in ("logs", "traces"):
-        assert 1 == len(warnings_with(caplog, f"the application's {signal} by OpenTelemetry's API go nowhere: "))
+        assert 1 == len(warned(f"the application's {signal} by OpenTelemetry's API go nowhere: "))
 
 
 def test_secrets_of_an_endpoint_are_not_logged(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, setenv: SetEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One warning for each signal, as long as its backend fails."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    setenv(OTEL_EXPORTER_OTLP_TIMEOUT="1")
     caplog.set_level(logging.DEBUG)
     receiver.rule(lambda _: Answer(400))
     secret = "sup3rs3cr3t"
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization: Bearer {secret}, {secret}")  # not NAME=VALUE
+    setenv(OTEL_EXPORTER_OTLP_HEADERS=f"authorization: Bearer {secret}, {secret}")  # not NAME=VALUE
     url = receiver.url.replace("://", f"://me:{secret}@")
     for endpoint in (url, refusing_url().replace("://", f"://me:{secret}@")):
         pipeline = start(endpoint=endpoint, headers={"authorization-token": secret})
         record(pipeline)
         pipeline.force_flush(1.0)
         pipeline.shutdown()
-    wait_for_threads()
+    wait_until(lambda: not threads())
     assert 2 * 3 == len(warnings_with(caplog, "by OpenTelemetry's API are lost: "))
     assert secret not in caplog.text

@@ -1,25 +1,25 @@
 """A backend that is down, slow, silent or hostile: one deadline, one limit of size, and nothing else waits for it."""
 
-import socket
 import ssl
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
+from socket import socket
 from typing import Any
 
 import pytest
 from tests.support import hostile
-from tests.support.checks import wait_until, warnings_with
+from tests.support.checks import Warned, wait_until, warnings_with
 from tests.support.hostile import Behaviour, Peer
 from tests.support.inbox import DEADLINE, Answer, Inbox, Request, records_of
 from tests.support.pipelines import Start, emit, logs
-from tests.support.producers import make_small
+from tests.support.producers import make_small, record_window, run_together
 from tests.support.receiver import Receiver, partial_success
 from tests.support.spools import cat, rejected_requests
+from tests.support.state import SetEnv
 
 import monitel
-from monitel import COUNT, Stat
+from monitel import COUNT
 from monitel.profiler import record_function
 from monitel_otlp import Pipeline
 from monitel_otlp.export import sender
@@ -44,30 +44,22 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
 
 
+LogsTo = Callable[[str, str], Pipeline]  # type of the fixture ``logs_to``
+
+
 @pytest.fixture
-def logs_to(start: Start, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Pipeline]:
+def logs_to(start: Start, setenv: SetEnv) -> LogsTo:
     """Return a function that starts a pipeline which sends logs alone: to a URL, with a deadline in seconds."""
 
     def logs_to(url: str, timeout: str) -> Pipeline:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", timeout)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{url}/v1/logs")
+        setenv(OTEL_EXPORTER_OTLP_TIMEOUT=timeout, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/v1/logs")
         return start(endpoint=None)
 
     return logs_to
 
 
-@pytest.fixture(params=["http", "grpc"])
-def backend(request: pytest.FixtureRequest) -> Inbox:
-    found: Inbox = request.getfixturevalue("receiver" if request.param == "http" else "grpc_receiver")
-    return found
-
-
-def protocol(backend: Any) -> str:
-    return "grpc" if isinstance(backend, GrpcReceiver) else "http"
-
-
-def to(backend: Any) -> dict[str, Any]:
-    return {"endpoint": backend.url, "protocol": {"grpc": "grpc", "http": "http/protobuf"}[protocol(backend)]}
+def to(backend: Inbox) -> dict[str, Any]:
+    return {"endpoint": backend.url, "protocol": backend.protocol}
 
 
 def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> None:
@@ -91,14 +83,14 @@ def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
 # One deadline: whatever a backend does slowly, the attempt ends, and the request is sent again.
 
 
-def handshakes_slowly(peer: Peer, connection: socket.socket) -> None:
+def handshakes_slowly(peer: Peer, connection: socket) -> None:
     connection.recv(1 << 16)
     peer.send(connection, b"\x16\x03\x03\x40\x00")
     peer.drip(connection, b"\x02")
 
 
 @pytest.mark.parametrize("behave", [hostile.never_answers, hostile.drips_headers, handshakes_slowly])
-def test_attempt_ends_at_its_deadline(logs_to: Callable[[str, str], Pipeline], behave: Behaviour) -> None:
+def test_attempt_ends_at_its_deadline(logs_to: LogsTo, behave: Behaviour) -> None:
     """Bytes that arrive do not prolong it. The request is kept, and sent again in a new connection."""
     with Peer(behave) as peer:
         pipeline = logs_to(peer.url.replace("http", "https") if behave is handshakes_slowly else peer.url, SOON)
@@ -111,13 +103,13 @@ def test_attempt_ends_at_its_deadline(logs_to: Callable[[str, str], Pipeline], b
 
 
 def test_call_over_grpc_ends_at_its_deadline(
-    grpc_receiver: GrpcReceiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    grpc_receiver: GrpcReceiver, start: Start, setenv: SetEnv, warned: Warned
 ) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", SOON)
+    setenv(OTEL_EXPORTER_OTLP_TIMEOUT=SOON)
     grpc_receiver.answer("logs", *[GrpcAnswer(fault="hang")] * 2)
     assert emit(start(**to(grpc_receiver)), "event")
     assert len(grpc_receiver.of("logs")) >= 3  # more if an answer came late
-    assert 1 == len(warnings_with(caplog, "(logs)", "DEADLINE_EXCEEDED", "everything is kept"))
+    assert 1 == len(warned("(logs)", "DEADLINE_EXCEEDED", "everything is kept"))
 
 
 # One limit of size: however fast a backend sends, the attempt ends, even with a deadline of an hour.
@@ -136,7 +128,7 @@ def test_call_over_grpc_ends_at_its_deadline(
     ],
 )
 def test_answer_without_an_end_is_not_read_to_its_end(
-    logs_to: Callable[[str, str], Pipeline], behave: Behaviour, timeout: str, delivered: int
+    logs_to: LogsTo, behave: Behaviour, timeout: str, delivered: int
 ) -> None:
     """A success counts, whatever its body is; before its headers are complete the request is sent again."""
     with Peer(behave) as peer:
@@ -156,20 +148,11 @@ def test_answer_without_an_end_is_not_read_to_its_end(
         pipeline.shutdown()
 
 
-@pytest.mark.parametrize("size", [70_000, 20_000_000])
-def test_large_answer_over_grpc_is_a_delivery(grpc_receiver: GrpcReceiver, start: Start, size: int) -> None:
-    """The error of gRPC does not mean that the request was too large; the request is not sent again."""
-    grpc_receiver.answer("logs", GrpcAnswer(body=bytes(size)))
-    pipeline = start(**to(grpc_receiver))
-    assert emit(pipeline, "event")
-    assert (1, 1) == (logs(pipeline).delivered, len(grpc_receiver.of("logs")))
-
-
 # Answers
 
 
 PASSING: dict[str, list[Answer]] = {
-    "http": [
+    "http/protobuf": [
         *(Answer(408), Answer(429), Answer(502), Answer(503), Answer(504), Answer(500)),
         *(Answer(fault="drop unread"), Answer(503, fault="drop in answer")),
         *(Answer(503, {"Retry-After": each}) for each in ("0", "soon", "nan", "-5", "1e9", "9" * 20)),
@@ -189,7 +172,7 @@ def test_passing_faults_lose_neither_items_nor_order(
 ) -> None:
     """A request is sent again before later ones, even with a nonsensical ``Retry-After``; one line is logged."""
     pipeline, names = start(**to(backend)), list[str]()
-    for number, answer in enumerate(PASSING[protocol(backend)]):
+    for number, answer in enumerate(PASSING[backend.protocol]):
         known = len(backend.of("logs"))
         broken = answer.status == 500 or getattr(answer, "code", None) in {Code.INTERNAL, Code.UNKNOWN}
         times = 2 if broken else 5  # after a third failure of this kind the request is set aside
@@ -205,7 +188,7 @@ def test_passing_faults_lose_neither_items_nor_order(
 
 
 REFUSALS: dict[str, list[tuple[Answer, str]]] = {
-    "http": [
+    "http/protobuf": [
         (Answer(401), "set OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(404), "to which /v1/logs is appended"),
@@ -226,7 +209,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
 
 def test_refusal_names_what_to_change(backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     """One warning, and one attempt in minutes, even if a flush asks for more."""
-    for answer, hint in REFUSALS[protocol(backend)]:
+    for answer, hint in REFUSALS[backend.protocol]:
         caplog.clear()
         backend.requests.clear()
         answers(backend, lambda _names: answer)  # noqa: B023
@@ -245,9 +228,9 @@ def test_refusal_names_what_to_change(backend: Inbox, start: Start, caplog: pyte
 def test_refused_requests_arrive_in_order_later(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the disk, at the next attempt, and nothing is lost."""
     monkeypatch.setattr(sender, "_REFUSED_PAUSE", 0.2)
-    for refusal_of, _hint in (REFUSALS[protocol(backend)][0], REFUSALS[protocol(backend)][-1]):
+    for answer, _hint in (REFUSALS[backend.protocol][0], REFUSALS[backend.protocol][-1]):
         backend.requests.clear()
-        backend.answer("logs", refusal_of)
+        backend.answer("logs", answer)
         pipeline = start(**to(backend))
         emit(pipeline, "first", "second", seconds=0.05)
         assert emit(pipeline, "third")
@@ -269,26 +252,31 @@ def test_redirection_is_not_followed(receiver: Receiver, start: Start, monkeypat
     assert ["event"] == cat(pipeline.spool_dir).names
 
 
-def test_success_counts_whatever_its_body_is(receiver: Receiver, start: Start) -> None:
-    """The page of a proxy, or a lie about the encoding: the request is not sent again."""
-    odd = [
+SUCCESSES: dict[str, list[Answer]] = {
+    "http/protobuf": [
         *(Answer(200, {"Content-Type": "text/html"}, body) for body in (b"", b"\xff" * 9, b"<html>ok</html>", b"{}")),
         *(Answer(202), Answer(204, body=b""), Answer(200, {"Content-Encoding": "gzip"}, b"plain")),
         *(Answer(200, fault="drop in answer"), Answer(200, body=b"\x0a\xff\xff\xff\xff")),
-    ]
-    pipeline = start()
-    for number, answer in enumerate(odd, 1):
-        receiver.answer("logs", answer)
-        assert emit(pipeline, "event"), answer
-        assert (number, number) == (logs(pipeline).delivered, len(receiver.of("logs"))), answer
+    ],
+    "grpc": [GrpcAnswer(body=bytes(size)) for size in (70_000, 20_000_000)],  # an error of gRPC: it is too large
+}
 
 
-def test_what_is_not_http_is_a_failed_attempt(logs_to: Callable[[str, str], Pipeline]) -> None:
+def test_success_counts_whatever_its_body_is(backend: Inbox, start: Start) -> None:
+    """The page of a proxy, a lie about the encoding, or too much: the request is not sent again."""
+    pipeline = start(**to(backend))
+    for number, answer in enumerate(SUCCESSES[backend.protocol], 1):
+        backend.answer("logs", answer)
+        assert emit(pipeline, "event"), number
+        assert (number, number) == (logs(pipeline).delivered, len(backend.of("logs")))
+
+
+def test_what_is_not_http_is_a_failed_attempt(logs_to: LogsTo) -> None:
     """The request is kept, and sent again until an answer is HTTP."""
     many_headers = b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"
     contents = [b"garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b"", many_headers]
 
-    def behave(peer: Peer, connection: socket.socket) -> None:
+    def behave(peer: Peer, connection: socket) -> None:
         peer.read_request(connection)
         sent = len(peer.requests) - 1
         peer.send(connection, contents[sent] if sent < len(contents) else hostile.OK_HEAD + b"\r\n")
@@ -300,9 +288,7 @@ def test_what_is_not_http_is_a_failed_attempt(logs_to: Callable[[str, str], Pipe
         assert 1 == len({request.partition(b"\r\n\r\n")[2] for request in peer.requests})
 
 
-def test_partial_success_is_counted_and_never_sent_again(
-    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_partial_success_is_counted_and_never_sent_again(backend: Inbox, start: Start, warned: Warned) -> None:
     """The text of the backend is logged; a number that cannot be is limited to what was sent."""
     texts = ["attribute too long", "nonsense", "x" * 100_000]
     backend.answer("logs", *(partial_success("logs", *each) for each in zip((2, 10**9, -3), texts, strict=True)))
@@ -313,28 +299,29 @@ def test_partial_success_is_counted_and_never_sent_again(
         assert not pipeline.force_flush(DEADLINE)
     assert 3 == len(backend.of("logs"))
     assert (8, {"partial_success": 7}) == outcome(pipeline)
-    assert 1 == len(warnings_with(caplog, "rejected 2 records: attribute too long"))
-    assert max(map(len, warnings_with(caplog))) < 1000
+    assert 1 == len(warned("rejected 2 records: attribute too long"))
+    assert max(map(len, warned())) < 1000
 
 
-def refusal(backend: Inbox, kind: str) -> Answer:
-    """Return how a backend says that a request is too large, wrong, or broken it."""
-    if isinstance(backend, GrpcReceiver):
-        code = {"too large": Code.RESOURCE_EXHAUSTED, "invalid": Code.INVALID_ARGUMENT, "broken": Code.INTERNAL}[kind]
-        return GrpcAnswer(code=code, details="the reason")
-    return Answer({"too large": 413, "invalid": 400, "broken": 500}[kind], body=b"the reason")
+KINDS = {
+    "too large": (413, Code.RESOURCE_EXHAUSTED),
+    "invalid": (400, Code.INVALID_ARGUMENT),
+    "broken": (500, Code.INTERNAL),
+    "busy": (503, Code.UNAVAILABLE),
+}
 
 
-def busy(backend: Inbox, pause: float | None = None) -> Answer:
-    """Return the answer of a busy backend, which may ask for a pause of so many seconds."""
-    if isinstance(backend, GrpcReceiver):
-        return GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=pause)
-    return Answer(503, {} if pause is None else {"Retry-After": str(pause)})
+def refusal(backend: Inbox, kind: str, pause: float | None = None) -> Answer:
+    """Return how a backend refuses a request; a busy one may ask for a pause of so many seconds."""
+    status, code = KINDS[kind]
+    if backend.protocol == "grpc":
+        return GrpcAnswer(code=code, details="the reason", retry_delay=pause)
+    return Answer(status, {} if pause is None else {"Retry-After": str(pause)}, b"the reason")
 
 
 @pytest.mark.parametrize(("kind", "largest"), [("too large", 3), ("invalid", 16)])
 def test_event_is_set_aside_alone_with_the_answer(
-    backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture, kind: str, largest: int
+    backend: Inbox, start: Start, warned: Warned, kind: str, largest: int
 ) -> None:
     """The others of its request are delivered once: in halves that are small enough, or in few further attempts."""
     answers(backend, lambda names: refusal(backend, kind) if len(names) > largest or "poison" in names else None)
@@ -351,11 +338,11 @@ def test_event_is_set_aside_alone_with_the_answer(
     assert (15, {"rejected": 1}) == outcome(pipeline)
     (kept,) = rejected_requests(Path(pipeline.spool_dir))
     assert (["poison"], True) == (kept_in_rejected(pipeline, backend), "the reason" in kept.reason)
-    assert 1 == len(warnings_with(caplog, f"goes to {pipeline.spool_dir}"))
+    assert 1 == len(warned(f"goes to {pipeline.spool_dir}"))
 
 
 def test_rejected_requests_have_a_limit(
-    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned
 ) -> None:
     """As the spool has. Beyond it they are only counted, which is logged once."""
     monkeypatch.setattr("monitel_otlp.export.sender.MOST_REJECTED_BYTES", 2000)
@@ -366,7 +353,7 @@ def test_rejected_requests_have_a_limit(
     assert kept == [f"event {number}" for number in range(len(kept))]
     assert 1 <= len(kept) < 10
     assert 10 == logs(pipeline).dropped["rejected"]
-    assert 1 == len(warnings_with(caplog, "is full"))
+    assert 1 == len(warned("is full"))
 
 
 def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start: Start) -> None:
@@ -438,7 +425,7 @@ def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytes
     """Neither a flush nor a backend that asks for no pause makes an attempt earlier."""
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.2)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.4)
-    answers(backend, lambda _names: busy(backend, 0.0))
+    answers(backend, lambda _names: refusal(backend, "busy", 0.0))
     pipeline = start(**to(backend))
     monitel.emit("event")
     while len(backend.of("logs")) < 4:
@@ -451,7 +438,7 @@ def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytes
 def test_exit_makes_a_last_attempt(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 3600.0)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 3600.0)
-    answers(backend, lambda _names: busy(backend))
+    answers(backend, lambda _names: refusal(backend, "busy"))
     pipeline = start(**to(backend))
     monitel.emit("event")
     assert not pipeline.force_flush(0.01)
@@ -465,7 +452,7 @@ def test_exit_makes_a_last_attempt(backend: Inbox, start: Start, monkeypatch: py
 
 def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -> None:
     """Neither rounds nor flushes nor the exit send earlier."""
-    backend.answer("logs", busy(backend, 600.0))
+    backend.answer("logs", refusal(backend, "busy", 600.0))
     pipeline = start(**to(backend), export_interval=0.01)
     monitel.emit("event")
     backend.wait_until(lambda: backend.of("logs"))
@@ -478,7 +465,7 @@ def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -
 
 
 def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) -> None:
-    backend.answer("logs", busy(backend, 0.4))
+    backend.answer("logs", refusal(backend, "busy", 0.4))
     assert emit(start(**to(backend)), "event")
     first, second = backend.of("logs")
     assert second.arrived - first.arrived >= 0.4
@@ -488,13 +475,10 @@ def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) ->
 # Nothing waits
 
 
-def test_recording_and_flushing_do_not_wait_for_a_backend(
-    blackhole: socket.socket, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_recording_and_flushing_do_not_wait_for_a_backend(blackhole: socket, start: Start, setenv: SetEnv) -> None:
     """While requests of all signals hang, the training loop records, closes windows, and flushes for a given time."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", NEVER)
-    pipeline = start(endpoint=f"http://127.0.0.1:{blackhole.getsockname()[1]}", spans=True)
-    done = Event()
+    setenv(OTEL_EXPORTER_OTLP_TIMEOUT=NEVER)
+    pipeline = start(endpoint=hostile.url_of(blackhole), spans=True)
 
     def train() -> None:
         for step in range(500):
@@ -503,35 +487,26 @@ def test_recording_and_flushing_do_not_wait_for_a_backend(
             if step % 100 == 0:
                 assert not pipeline.force_flush(0.01)
         assert not pipeline.force_flush(0.3)
-        done.set()
 
-    loop = Thread(target=train, daemon=True)
-    loop.start()
-    assert done.wait(DEADLINE)
-    loop.join(DEADLINE)
+    run_together(train)
     assert {0} == {each.delivered for each in pipeline.account().values()}
     assert not pipeline.shutdown(0.6)
     assert [500] * 3 == [each.on_disk for each in pipeline.account().values()]
 
 
 def record_one_of_each_signal() -> None:
-    stat = Stat("loss", [COUNT], 3600.0)
-    stat.add(1)
-    stat.flush()
+    record_window("loss", [COUNT], 1)
     monitel.emit("event")
     with record_function("range"):
         pass
 
 
 @pytest.mark.parametrize("faulty", ["metrics", "logs"])
-def test_signals_do_not_wait_for_each_other(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, faulty: str
-) -> None:
+def test_signals_do_not_wait_for_each_other(receiver: Receiver, start: Start, setenv: SetEnv, faulty: str) -> None:
     """The endpoint of one signal never answers: the other two are delivered, and the exit loses nothing."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", NEVER)
+    setenv(OTEL_EXPORTER_OTLP_TIMEOUT=NEVER, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
     with Peer(hostile.never_answers) as peer:
-        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{faulty.upper()}_ENDPOINT", f"{peer.url}/v1/{faulty}")
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        setenv({f"OTEL_EXPORTER_OTLP_{faulty.upper()}_ENDPOINT": f"{peer.url}/v1/{faulty}"})
         pipeline = start(endpoint=None, export_interval=0.02, spans=True)
         others = {"metrics", "logs", "traces"} - {faulty}
         for number in range(1, 4):
@@ -562,28 +537,16 @@ def test_backend_that_comes_back_receives_everything_in_order(start: Start) -> N
 CERTIFICATE = "OTEL_EXPORTER_OTLP_CERTIFICATE"
 
 
-class TlsReceiver(Receiver):
-    def __init__(self, context: ssl.SSLContext) -> None:
-        super().__init__()
-        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.port}"
-
-
-def test_signal_may_have_a_separate_authority(
-    authority: Any, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_signal_may_have_a_separate_authority(authority: Any, start: Start, setenv: SetEnv, warned: Warned) -> None:
     """OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE overrides the general variable, for logs only."""
     for name, owner in {CERTIFICATE: trustme.CA(), "OTEL_EXPORTER_OTLP_LOGS_CERTIFICATE": authority}.items():
-        owner.cert_pem.write_to_path(str(tmp_path / name))
-        monkeypatch.setenv(name, str(tmp_path / name))
-    with serve("http", authority.issue_cert("127.0.0.1")) as backend:
+        owner.cert_pem.write_to_path(name)
+        setenv({name: name})
+    with serve("http/protobuf", authority.issue_cert("127.0.0.1")) as backend:
         pipeline = start(endpoint=backend.url)
         assert not emit(pipeline, "event", seconds=0.1)
         backend.wait_until(backend.record_names)
-        wait_until(lambda: warnings_with(caplog, "metrics", CERTIFICATE), "a warning")
+        wait_until(lambda: warned("metrics", CERTIFICATE), "a warning")
         pipeline.shutdown()
         assert (["event"], []) == (backend.record_names(), backend.of("metrics"))
 
@@ -604,15 +567,18 @@ def serve(protocol: str, certificate: Any, clients: Any = None) -> Any:
     if clients is not None:
         clients.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
-    return TlsReceiver(context)
+    receiver = Receiver()
+    receiver._server.socket = context.wrap_socket(receiver._server.socket, server_side=True)
+    receiver.url = receiver.url.replace("http:", "https:")
+    return receiver
 
 
 @pytest.mark.parametrize(
     "case", ["client", "unknown", "another host", "no client", "no TLS", "no file", "not a certificate"]
 )
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_only_the_backend_with_the_right_certificate_receives_anything(
-    *, authority: Any, start: Start, tmp_path: Path, monkeypatch: Any, caplog: Any, protocol: str, case: str
+    *, authority: Any, start: Start, setenv: SetEnv, warned: Warned, protocol: str, case: str
 ) -> None:
     """Otherwise nothing is sent, one warning names the setting, and everything is kept."""
     given = {"CERTIFICATE": (trustme.CA() if case == "unknown" else authority).cert_pem}
@@ -620,12 +586,12 @@ def test_only_the_backend_with_the_right_certificate_receives_anything(
         client = authority.issue_cert("trainer@example.org")
         given |= {"CLIENT_CERTIFICATE": client.cert_chain_pems[0], "CLIENT_KEY": client.private_key_pem}
     for name, content in given.items():
-        content.write_to_path(str(tmp_path / name))
-        monkeypatch.setenv(f"OTEL_EXPORTER_OTLP_{name}", str(tmp_path / name))
+        content.write_to_path(name)
+        setenv({f"OTEL_EXPORTER_OTLP_{name}": name})
     if case == "no file":
-        (tmp_path / "CERTIFICATE").unlink()
+        Path("CERTIFICATE").unlink()
     elif case == "not a certificate":
-        (tmp_path / "CERTIFICATE").write_text("garbage")
+        Path("CERTIFICATE").write_text("garbage")
     certificate = authority.issue_cert("elsewhere.example" if case == "another host" else "127.0.0.1")
     if case == "no TLS":
         backend: Any = GrpcReceiver() if protocol == "grpc" else Receiver()
@@ -638,9 +604,9 @@ def test_only_the_backend_with_the_right_certificate_receives_anything(
             assert ["first", "second"] == backend.record_names()
             return
         assert not emit(pipeline, "first", "second", seconds=0.1)
-        wait_until(lambda: warnings_with(caplog, "logs", "everything is kept"), "the warning")
+        wait_until(lambda: warned("logs", "everything is kept"), "the warning")
         assert not pipeline.shutdown()
         assert [] == backend.requests
-    assert 1 == len(warnings_with(caplog, "logs", "everything is kept"))
-    assert case == "no client" or warnings_with(caplog, "TLS failed") or warnings_with(caplog, CERTIFICATE)
+    assert 1 == len(warned("logs", "everything is kept"))
+    assert case == "no client" or warned("TLS failed") or warned(CERTIFICATE)
     assert 2 == logs(pipeline).on_disk

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 from tests.support import backends
+from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, emit
 from tests.support.receiver import Receiver
 from tests.support.spools import spooled
+from tests.support.state import SetEnv
 
 import monitel
 import monitel_otlp
@@ -149,18 +151,12 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
 
 
 def test_wrong_variables_are_warnings_and_the_defaults_apply(
-    receiver: Receiver,
-    own_boxes: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    tmp_path: Path,
+    receiver: Receiver, own_boxes: Path, setenv: SetEnv, warned: Warned, tmp_path: Path
 ) -> None:
     """All variables are wrong, and everything is delivered. Each warning comes once, with value and expectation."""
     documented = {name for row in ROWS for name in re.findall(r"`(MONITEL_\w+)`", row[1])}
     assert documented == {name for name in WRONG_VARIABLES if name.startswith("MONITEL_")}
-    for name, (text, _, _) in WRONG_VARIABLES.items():
-        monkeypatch.setenv(name, text)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+    setenv({name: text for name, (text, _, _) in WRONG_VARIABLES.items()}, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
     for _ in range(2):
         with monitel_otlp.configure(black_box=own_boxes) as pipeline:
             Stat("loss", [COUNT], 60.0).add(1)
@@ -172,52 +168,47 @@ def test_wrong_variables_are_warnings_and_the_defaults_apply(
         for name, (text, expectation, used) in WRONG_VARIABLES.items()
         if name not in {"MONITEL_BLACK_BOX", "MONITEL_BLACK_BOX_DIR"}  # the argument is given
     }
-    found = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert expected == set(found)
-    assert all(1 == found.count(each) for each in found if each.startswith("MONITEL_"))
+    assert expected == {*warned()}
+    assert all(1 == len(warned(each)) for each in warned() if each.startswith("MONITEL_"))
 
 
-def test_secret_in_a_wrong_variable_is_not_logged(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secret_in_a_wrong_variable_is_not_logged(start: Start, setenv: SetEnv, warned: Warned, caplog: Any) -> None:
     """Text that looks like a secret is replaced; see also ``test_secrets``."""
-    monkeypatch.setenv("MONITEL_SPAN_BUDGET", f"https://me:{TOKEN}@host")
-    monkeypatch.setenv("MONITEL_SPAN_STEPS", f"hf_{TOKEN}")
+    setenv(MONITEL_SPAN_BUDGET=f"https://me:{TOKEN}@host", MONITEL_SPAN_STEPS=f"hf_{TOKEN}")
     start()
     assert TOKEN not in caplog.text
     for name, shown in (("SPAN_BUDGET", "https://***@host"), ("SPAN_STEPS", "***")):
-        assert 1 == caplog.text.count(f"MONITEL_{name}: expected an int of at least 1, got {shown!r}")
+        assert 1 == len(warned(f"MONITEL_{name}: expected an int of at least 1, got {shown!r}"))
 
 
 @pytest.mark.parametrize("url", ["localhost:4318", "http://host:port", "http://[::1"])
-def test_malformed_address_in_a_variable_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, url: str
-) -> None:
+def test_malformed_address_in_a_variable_loses_nothing(setenv: SetEnv, warned: Warned, url: str) -> None:
     """The job continues, everything is in the spool, and one warning names the variable."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    setenv(OTEL_EXPORTER_OTLP_ENDPOINT=url)
     with monitel_otlp.configure(spool_dir="spool"):
         Stat("loss", [COUNT], 60.0).add(1)
         monitel.emit("event")
-    assert ([1], ["event"]) == spooled(tmp_path / "spool")
-    (warning,) = [each.getMessage() for each in caplog.records if "OTEL_EXPORTER_OTLP_ENDPOINT" in each.getMessage()]
+    assert ([1], ["event"]) == spooled(Path("spool"))
+    (warning,) = warned("OTEL_EXPORTER_OTLP_ENDPOINT")
     assert "(the value is not shown, as it may hold a password); telemetry for it is kept on disk" in warning
 
 
 def test_argument_overrides_its_variable(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, setenv: SetEnv, tmp_path: Path, warned: Warned
 ) -> None:
     """Even if it equals the default; the variable is not read then, so a wrong one is not reported."""
-    for name, text in {
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:9/other",
-        "MONITEL_SPOOL_DIR": "from-variable",
-        "MONITEL_SPAN_STEPS": "often",
-        "MONITEL_RANKS": "zero",
-        "RANK": "1",
-        "TORCHELASTIC_RUN_ID": "run-7",
-        "OTEL_SERVICE_NAME": "from-variable",
-        "OTEL_RESOURCE_ATTRIBUTES": "team=a,host.name=n1,host.arch=sparc,training.rank=5",
-    }.items():
-        monkeypatch.setenv(name, text)
+    setenv(
+        {
+            "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://127.0.0.1:9/other",
+            "MONITEL_SPOOL_DIR": "from-variable",
+            "MONITEL_SPAN_STEPS": "often",
+            "MONITEL_RANKS": "zero",
+            "RANK": "1",
+            "TORCHELASTIC_RUN_ID": "run-7",
+            "OTEL_SERVICE_NAME": "from-variable",
+            "OTEL_RESOURCE_ATTRIBUTES": "team=a,host.name=n1,host.arch=sparc,training.rank=5",
+        }
+    )
     pipeline = start(
         endpoint=f"{receiver.url}/otlp/",
         ranks="all",
@@ -225,39 +216,31 @@ def test_argument_overrides_its_variable(
         service_name="train",
         resource_attributes={"host.arch": "vax", "training.run.id": "baseline"},
     )
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+    assert emit(pipeline, "event")
     assert {"/otlp/v1/logs", "/otlp/v1/metrics"} == {request.path for request in receiver.requests}
     assert tmp_path / "spool" == Path(pipeline.spool_dir).parent
     expected: dict[str, Any] = {"service.name": "train", "team": "a", "host.name": "n1", "host.arch": "vax"}
     expected |= {"training.rank": "5", "training.run.id": "baseline"}
     assert expected.items() <= receiver.records("event")[0].resource.items()
-    assert "SPAN_STEPS" not in caplog.text
+    assert [] == warned("SPAN_STEPS")
 
 
-def test_empty_variable_is_not_set(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    for name in WRONG_VARIABLES:
-        monkeypatch.setenv(name, " ")
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "0")
+def test_empty_variable_is_not_set(receiver: Receiver, setenv: SetEnv, warned: Warned, tmp_path: Path) -> None:
+    setenv(dict.fromkeys(WRONG_VARIABLES, " "), MONITEL_RUN_EVENTS="0")
     with monitel_otlp.configure(endpoint=receiver.url, black_box=tmp_path / "boxes") as pipeline:
         assert tmp_path / "state/monitel" == Path(pipeline.spool_dir).parent
-    assert [] == [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [] == warned()
 
 
-def test_headers_of_all_sources_add_up(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_all_sources_add_up(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """The argument wins by name, in any case; a signal's variable replaces the general one; values are decoded.
 
     User and password of the address are sent as Basic authorization.
     """
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "key=Bearer%20x%2Cy,tenant=all,only=general")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "tenant=logs")
-    pipeline = start(
-        headers={"Only": "argument"}, endpoint=receiver.url.replace("://", "://me%40here:pass%2Fw%23%20rd@")
-    )
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+    setenv(OTEL_EXPORTER_OTLP_HEADERS="key=Bearer%20x%2Cy,tenant=all,only=general")
+    setenv(OTEL_EXPORTER_OTLP_LOGS_HEADERS="tenant=logs")
+    url = receiver.url.replace("://", "://me%40here:pass%2Fw%23%20rd@")
+    assert emit(start(headers={"Only": "argument"}, endpoint=url), "event")
     names = ("key", "tenant", "only")
     found = {request.signal: [request.headers.get(name) for name in names] for request in receiver.requests}
     assert {"metrics": ["Bearer x,y", "all", "argument"], "logs": [None, "logs", "argument"]} == found
@@ -265,24 +248,20 @@ def test_headers_of_all_sources_add_up(receiver: Receiver, start: Start, monkeyp
     assert {f"Basic {credentials}"} == {request.headers["authorization"] for request in receiver.requests}
 
 
-def test_grpc_address_without_a_scheme_uses_tls_unless_it_is_insecure(
-    grpc_receiver: Any, start: Start, monkeypatch: pytest.MonkeyPatch
+def test_grpc_address_without_a_scheme_uses_tls_unless_insecure(
+    grpc_receiver: Any, start: Start, setenv: SetEnv
 ) -> None:
     """The variable that says so is ``true`` in any case."""
-    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", grpc_receiver.url.removeprefix("http://"))
+    setenv(OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OTEL_EXPORTER_OTLP_ENDPOINT=grpc_receiver.address)
     assert start(endpoint=None).endpoints["logs"].startswith("https://")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_INSECURE", "True")
-    pipeline = start(endpoint=None)
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+    setenv(OTEL_EXPORTER_OTLP_INSECURE="True")
+    assert emit(start(endpoint=None), "event")
     assert ["event"] == grpc_receiver.record_names()
 
 
-def test_everything_is_sent_each_interval(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_sent_each_interval(receiver: Receiver, setenv: SetEnv) -> None:
     """The variable is in milliseconds; nobody flushes."""
-    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "200")
+    setenv(OTEL_METRIC_EXPORT_INTERVAL="200")
     with monitel_otlp.configure(endpoint=receiver.url):
         for number in range(2):
             monitel.emit(f"event {number}")
@@ -328,25 +307,21 @@ def what_is_sent(receiver: Receiver, **arguments: Any) -> set[Any]:
     ],
 )
 def test_variable_is_the_default_of_its_argument(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], arguments: dict[str, Any]
+    receiver: Receiver, setenv: SetEnv, variables: dict[str, str], arguments: dict[str, Any]
 ) -> None:
     """Both change what is sent in the same way; the argument overrides the variable."""
-    for name, text in {"RANK": "3", "WORLD_SIZE": "4", "MONITEL_RUN_EVENTS": "OFF"}.items():
-        monkeypatch.setenv(name, text)
+    setenv({"RANK": "3", "WORLD_SIZE": "4", "MONITEL_RUN_EVENTS": "OFF"})
     usual, expected = what_is_sent(receiver), what_is_sent(receiver, **arguments)
-    for name, text in variables.items():
-        monkeypatch.setenv(name, text)
+    setenv(variables)
     assert usual != expected == what_is_sent(receiver)
     for name, default in {"spans": False, "distributions": "percentiles"}.items():
         assert name not in arguments or usual == what_is_sent(receiver, **{name: default})
 
 
-def test_sigterm_is_handled_on_request_in_the_main_thread(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sigterm_is_handled_on_request_in_the_main_thread(receiver: Receiver, setenv: SetEnv, warned: Warned) -> None:
     """In another thread the argument raises, the variable is a warning, and ``auto`` handles nothing."""
     for value in ("false", "auto", "true"):
-        monkeypatch.setenv("MONITEL_SIGTERM", value)
+        setenv(MONITEL_SIGTERM=value)
         with monitel_otlp.configure(endpoint=receiver.url):
             assert (value == "false") == (signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)
         assert signal.SIG_DFL is signal.getsignal(signal.SIGTERM)
@@ -357,7 +332,7 @@ def test_sigterm_is_handled_on_request_in_the_main_thread(
         assert signal.SIG_DFL is signal.getsignal(signal.SIGTERM)
         pool.submit(pipeline.shutdown).result()
     expected = "MONITEL_SIGTERM: expected auto, false, or true in the main thread, got 'true'; using 'auto'"
-    assert [expected] == [record.getMessage() for record in caplog.records if "SIGTERM" in record.getMessage()]
+    assert [expected] == warned("SIGTERM")
 
 
 @pytest.mark.parametrize("given", ["argument", "variable"])
@@ -397,21 +372,12 @@ def test_spool_is_in_the_documented_place(
     assert [*map(Path, expected)] == places
 
 
-def test_bytes_that_are_not_utf8_are_escaped(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name, text in {
-        "OTEL_SERVICE_NAME": "tr\udce4in",
-        "OTEL_RESOURCE_ATTRIBUTES": "team=\udcff,gr\udcfcn=1",
-        "SLURM_JOB_ID": "j\udce4b",
-    }.items():
-        monkeypatch.setenv(name, text)
-    pipeline = start()
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+def test_bytes_that_are_not_utf8_are_escaped(receiver: Receiver, start: Start, setenv: SetEnv, warned: Warned) -> None:
+    setenv(OTEL_SERVICE_NAME="tr\udce4in", OTEL_RESOURCE_ATTRIBUTES="team=\udcff,gr\udcfcn=1", SLURM_JOB_ID="j\udce4b")
+    assert emit(start(), "event")
     expected = {"service.name": "tr\\udce4in", "team": "\\udcff", "gr\\udcfcn": "1", "training.run.id": "j\\udce4b"}
     assert expected.items() <= receiver.records("event")[0].resource.items()
-    assert "" == caplog.text
+    assert [] == warned()
 
 
 def test_pipeline_that_has_ended_keeps_nothing_open(receiver: Receiver, tmp_path: Path) -> None:
@@ -427,9 +393,9 @@ def test_pipeline_that_has_ended_keeps_nothing_open(receiver: Receiver, tmp_path
     assert opened[-1] <= opened[1]  # what an earlier test has left may be closed meanwhile
 
 
-def test_sample_is_in_one_of_two_pipelines(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sample_is_in_one_of_two_pipelines(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Even one that is added while the first one ends, or waits for the value of another one then."""
-    monkeypatch.setenv(TEMPORALITY, "delta")
+    setenv({TEMPORALITY: "delta"})
     start()
     device, samples = Stat("device", [COUNT], 3600.0), list[Any]()
     device.add(1)
@@ -468,11 +434,9 @@ def test_two_threads_have_two_pipelines(start: Start, monkeypatch: pytest.Monkey
     assert [(False, True)] == [(first.is_recording, each.is_recording) for each in made]
 
 
-def test_items_of_other_threads_are_in_one_of_two_pipelines(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_items_of_other_threads_are_in_one_of_two_pipelines(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Events and samples go on while one pipeline ends and the next one is made."""
-    monkeypatch.setenv(TEMPORALITY, "delta")
+    setenv({TEMPORALITY: "delta"})
     pipelines, stop = [start()], threading.Event()
 
     def record(thread: int) -> int:

@@ -19,11 +19,12 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
-from tests.support.checks import wait_until, warnings_with
+from tests.support.checks import Warned, wait_until
 from tests.support.inbox import DEADLINE, Record
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
 from tests.support.receiver import Receiver
+from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
@@ -91,14 +92,13 @@ def wait_for_the_handler(root: logging.Logger) -> None:
 
 def test_event_is_the_documented_record(receiver: Receiver, start: Start) -> None:
     """Name, body, times, severity, data with their types, and the step; an event of a Stat is not a record."""
-    pipeline = start()
-    moment = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
-    monitel.set_step(7)
-    data: dict[str, Any] = {"path": "step-7.pt", "bytes": 2**40, "seconds": 0.5, "ok": True}
-    monitel.emit("checkpoint", data, severity=Severity.WARN, timestamp=moment)
-    monitel.stat("x").add(1)
-    monitel.flush()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        moment = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+        monitel.set_step(7)
+        data: dict[str, Any] = {"path": "step-7.pt", "bytes": 2**40, "seconds": 0.5, "ok": True}
+        monitel.emit("checkpoint", data, severity=Severity.WARN, timestamp=moment)
+        monitel.stat("x").add(1)
+        monitel.flush()
     (record,) = receiver.records()
     assert ("checkpoint", "checkpoint", "monitel") == (record.name, record.body, record.scope)
     assert (1767270615_123456000, 13, "WARN") == (record.time_ns, record.severity, record.severity_text)
@@ -108,10 +108,9 @@ def test_event_is_the_documented_record(receiver: Receiver, start: Start) -> Non
 
 def test_severities_are_the_documented_ones(receiver: Receiver, start: Start) -> None:
     """The number, and the name as text, by which backends filter."""
-    pipeline = start()
-    for severity in Severity:
-        monitel.emit("event", severity=severity)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        for severity in Severity:
+            monitel.emit("event", severity=severity)
     documented: dict[int, str] = {}
     for names, numbers, _ in table("events.md", "`Severity`", "number"):
         documented |= dict(zip(map(int, numbers.split(", ")), code(names.split(", also ")[0]), strict=True))
@@ -121,18 +120,17 @@ def test_severities_are_the_documented_ones(receiver: Receiver, start: Start) ->
 
 def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, start: Start, root: Any) -> None:
     """The innermost one that is a span; an event that is encoded after the range's end has them too."""
-    pipeline = start(spans=True, logging_level="WARNING")
-    tracer = pipeline.tracer_provider.get_tracer("mine")
-    with record_function("step"):
-        monitel.emit("in step")
-        training.warning("in step")
-        with record_function("forward"):
-            monitel.log({"loss": 0.5})
-        with tracer.start_as_current_span("own"):
-            monitel.emit("in own")
-            training.warning("in own")
-    monitel.emit("outside")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(spans=True, logging_level="WARNING")) as pipeline:
+        tracer = pipeline.tracer_provider.get_tracer("mine")
+        with record_function("step"):
+            monitel.emit("in step")
+            training.warning("in step")
+            with record_function("forward"):
+                monitel.log({"loss": 0.5})
+            with tracer.start_as_current_span("own"):
+                monitel.emit("in own")
+                training.warning("in own")
+        monitel.emit("outside")
     ids = {span.name: (span.trace_id, span.span_id) for span in receiver.spans()}
     found = {
         (record.name or "text", str(record.body)): (record.trace_id, record.span_id) for record in receiver.records()
@@ -147,30 +145,28 @@ def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, s
     }
 
 
-def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, warned: Warned) -> None:
     """A warning has the event's name; text that is not UTF-8 is escaped."""
-    pipeline = start()
-    for name in ("a", "a", "b"):
-        event = monitel.Event(name, datetime.now(UTC), {"good": 1})
-        later: Any = {"large": 2**63, "list": [1], "k\udc80": "v\udcff"}  # it is not checked
-        event.data.update(later)
-        monitel.log_event(event)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        for name in ("a", "a", "b"):
+            event = monitel.Event(name, datetime.now(UTC), {"good": 1})
+            later: Any = {"large": 2**63, "list": [1], "k\udc80": "v\udcff"}  # it is not checked
+            event.data.update(later)
+            monitel.log_event(event)
     assert [{"good": 1, r"k\udc80": r"v\udcff"}] * 3 == [record.attributes for record in receiver.records()]
-    assert {"event 'a': ", "event 'b': "} == {each[:11] for each in warnings_with(caplog, "cannot be an attribute")}
+    assert {"event 'a': ", "event 'b': "} == {each[:11] for each in warned("cannot be an attribute")}
 
 
 def test_attributes_are_limited_as_in_the_sdk_and_bodies_are_not(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, start: Start, setenv: SetEnv
 ) -> None:
     """128 attributes of any length if the variables are malformed or empty."""
-    monkeypatch.setenv(COUNT_LIMIT, "many")
-    monkeypatch.setenv(LENGTH_LIMIT, "")
-    pipeline = start()
-    monitel.emit("event", {f"key {number}": "a long text" for number in range(130)})
-    monitel.log(MANY)
-    monitel.config({**MANY, "text": "a long text"})
-    assert pipeline.force_flush(DEADLINE)
+    setenv({COUNT_LIMIT: "many"})
+    setenv({LENGTH_LIMIT: ""})
+    with delivered_by(start()):
+        monitel.emit("event", {f"key {number}": "a long text" for number in range(130)})
+        monitel.log(MANY)
+        monitel.config({**MANY, "text": "a long text"})
     assert {f"key {number}": "a long text" for number in range(2, 130)} == receiver.records("event")[0].attributes
     bodies = {record.name: record.body for record in receiver.records() if record.name != "event"}
     assert {"run.log": MANY, "run.config": {**MANY, "text": "a long text"}} == bodies
@@ -262,12 +258,11 @@ def test_any_event_becomes_the_record_that_the_sdk_makes(receiver: Receiver, sta
 
 def test_numbers_of_a_call_are_one_record(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """The body has all numbers, ints as ints; the attributes are the step and those of the call."""
-    pipeline = start()
-    for step in range(3):  # in one millisecond: the gauge has the last value only, the records have all
-        monitel.log({"loss": step / 4, "val": {"tokens": 2**60}}, step=step, split="val", fold=2)
-    called = clock.time_ns()
-    monitel.log({"loss": 0.5})
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        for step in range(3):  # in one millisecond: the gauge has the last value only, the records have all
+            monitel.log({"loss": step / 4, "val": {"tokens": 2**60}}, step=step, split="val", fold=2)
+        called = clock.time_ns()
+        monitel.log({"loss": 0.5})
     *first, last = receiver.records("run.log")
     for step, record in enumerate(first):
         assert repr({"loss": step / 4, "val.tokens": 2**60}) == repr(record.body)
@@ -282,11 +277,10 @@ def test_configuration_is_one_record_with_all_types(receiver: Receiver, start: S
     deep: dict[str, Any] = {}
     for _ in range(30):
         deep = {"self": deep}
-    pipeline = start()
-    monitel.set_step(3)
-    monitel.config(CONFIG)
-    monitel.config(deep)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        monitel.set_step(3)
+        monitel.config(CONFIG)
+        monitel.config(deep)
     first, second = receiver.records("run.config")
     assert repr(CONFIG) == repr(first.body)
     assert ({"training.step": 3}, "INFO") == (first.attributes, first.severity_text)
@@ -316,14 +310,13 @@ def test_run_has_the_documented_events(receiver: Receiver, start: Start) -> None
 
 def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: Any) -> None:
     """Scope, severity, text, source line, times, the resource; and type, message and traceback of an exception."""
-    pipeline = start(service_name="mine", logging_level="WARNING")
-    training.warning("loss is %s", float("nan"))
-    try:
-        raise FloatingPointError("overflow in step 7")
-    except FloatingPointError:
-        training.exception("step failed")
-    training.info("below the level")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(service_name="mine", logging_level="WARNING")):
+        training.warning("loss is %s", float("nan"))
+        try:
+            raise FloatingPointError("overflow in step 7")
+        except FloatingPointError:
+            training.exception("step failed")
+        training.info("below the level")
     first, second = receiver.records()
     assert ("loss is nan", 13, "train") == (first.body, first.severity, first.scope)
     assert (__file__, "mine") == (first.attributes["code.file.path"], first.resource["service.name"])
@@ -340,14 +333,13 @@ def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: A
 @pytest.mark.invalid_output("None is sent as the protocol's null", "attribute.value")
 def test_extra_of_a_record_is_attributes(receiver: Receiver, start: Start, root: Any) -> None:
     """As OpenTelemetry's handler has them; a value that the protocol cannot hold is its text."""
-    pipeline = start(logging_level="WARNING")
-    deep: list[Any] = []
-    deep.append(deep)
-    extra = {**SAME, **{name: given for name, (given, _) in OTHER.items()}, "deep": deep, "": "no name"}
-    logging.LoggerAdapter(training, extra).warning("slow", stack_info=True)
-    training.warning({"loss": [0.5, Path("x")]})
-    training.critical("%s", "late", exc_info=(UnprintableError, UnprintableError(), None))
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(logging_level="WARNING")):
+        deep: list[Any] = []
+        deep.append(deep)
+        extra = {**SAME, **{name: given for name, (given, _) in OTHER.items()}, "deep": deep, "": "no name"}
+        logging.LoggerAdapter(training, extra).warning("slow", stack_info=True)
+        training.warning({"loss": [0.5, Path("x")]})
+        training.critical("%s", "late", exc_info=(UnprintableError, UnprintableError(), None))
     first, second, third = receiver.records()
     found = dict(first.attributes)
     assert str(found.pop("deep")).startswith("[[[[")

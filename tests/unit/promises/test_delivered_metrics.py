@@ -5,11 +5,12 @@ import re
 from itertools import accumulate
 
 import pytest
-from tests.support.checks import warnings_with
+from tests.support.checks import Warned
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Point
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import close_windows
 from tests.support.receiver import Receiver
+from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, kind_of, table
 
 import monitel
@@ -49,15 +50,14 @@ def histogram_of(point: Point) -> Histogram:
 
 @pytest.mark.parametrize("preference", PREFERENCES)
 def test_windows_become_the_documented_metrics(
-    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, preference: str
+    receiver: Receiver, start: Start, clock: ManualClock, setenv: SetEnv, preference: str
 ) -> None:
     """Each aggregation has the name, kind, unit and temporality of the reference, whatever the temporality is."""
-    monkeypatch.setenv(TEMPORALITY, preference)
-    pipeline = start(distributions="both")
-    for name in ("falling", "rising"):
-        stat = Stat(name, list(Aggregation), 60.0, unit="s", monotonic=name == "rising")
-        close_windows(stat, clock, [1.0, 4.0], [2.0 if name == "rising" else -2.0])  # a histogram without a sum
-    assert pipeline.force_flush(DEADLINE)
+    setenv({TEMPORALITY: preference})
+    with delivered_by(start(distributions="both")):
+        for name in ("falling", "rising"):
+            stat = Stat(name, list(Aggregation), 60.0, unit="s", monotonic=name == "rising")
+            close_windows(stat, clock, [1.0, 4.0], [2.0 if name == "rising" else -2.0])  # a histogram without a sum
     delta_table = table("metrics-and-events.md", "metric", "with `cumulative`, the default")
     (deltas,) = (row[0] for row in delta_table if "the samples of one window" in row[2])
     expected = {}
@@ -81,12 +81,11 @@ def test_windows_become_the_documented_metrics(
 
 def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: ManualClock, temporality: int) -> None:
     """Two windows of one export, with a gap, are two points: exact values, the windows' times, and the Stat's texts."""
-    pipeline = start()
-    stat = Stat(
-        "x", list(Aggregation), 60.0, unit="s", description="a step", attributes={"split": "val"}, monotonic=True
-    )
-    close_windows(stat, clock, [1.0, 4.0], [], [2.0])
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        stat = Stat(
+            "x", list(Aggregation), 60.0, unit="s", description="a step", attributes={"split": "val"}, monotonic=True
+        )
+        close_windows(stat, clock, [1.0, 4.0], [], [2.0])
     values = {"mean": [2.5, 2.0], "value": [4.0, 2.0], "max": [4.0, 2.0], "min": [1.0, 2.0], "stddev": [1.5, 0.0]}
     values |= {"p50": [1.0, 2.0], "p90": [4.0, 2.0], "p95": [4.0, 2.0], "p99": [4.0, 2.0]}
     values |= {
@@ -124,11 +123,10 @@ def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: M
 )
 def test_name_that_is_not_allowed_is_changed(receiver: Receiver, start: Start, name: str, metric: str) -> None:
     """Letters beyond ASCII are spelled out, other characters become ``_``; the description has the name of the Stat."""
-    pipeline = start()
-    stat = Stat(name, [MAX], 60.0, description="mine")
-    stat.add(1)
-    stat.flush()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        stat = Stat(name, [MAX], 60.0, description="mine")
+        stat.add(1)
+        stat.flush()
     (point,) = receiver.points(f"{metric}.max")
     assert point.description == "mine" if name == metric else repr(name)[:255] in point.description
 
@@ -152,15 +150,14 @@ def test_second_pipeline_starts_later(receiver: Receiver, start: Start, clock: M
 
 def test_windows_within_a_millisecond_are_one_point(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """The point has the samples of both windows in every aggregation: Prometheus would keep only one of two points."""
-    pipeline = start(distributions="both")
-    stat = Stat("x", list(Aggregation), 60.0)
-    every = [1.0, 4.0, 9.0, 100.0, 50.0]
-    for samples in (every[:3], every[3:]):
-        for sample in samples:
-            stat.add(sample)
-        stat.flush()
-        clock.advance(0.0004)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(distributions="both")) as pipeline:
+        stat = Stat("x", list(Aggregation), 60.0)
+        every = [1.0, 4.0, 9.0, 100.0, 50.0]
+        for samples in (every[:3], every[3:]):
+            for sample in samples:
+                stat.add(sample)
+            stat.flush()
+            clock.advance(0.0004)
     merged = Histogram.of(every)
     expected = {"count": 5, "sum": 164.0, "mean": 32.8, "max": 100.0, "min": 1.0, "value": 50.0}
     expected |= {"stddev": math.sqrt(sum((each - 32.8) ** 2 for each in every) / 5), **merged.percentiles()}
@@ -172,13 +169,12 @@ def test_windows_within_a_millisecond_are_one_point(receiver: Receiver, start: S
 
 def test_windows_of_two_stats_at_once_lose_nothing(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """No count and no sum is lost if the Stats of one name have different aggregations."""
-    pipeline = start(distributions="histogram")
-    for aggregations in ([COUNT, HISTOGRAM], [SUM]):
-        stat = Stat("x", aggregations, 60.0)
-        stat.add(3.0)
-        clock.advance(0.0004)
-        stat.flush()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(distributions="histogram")):
+        for aggregations in ([COUNT, HISTOGRAM], [SUM]):
+            stat = Stat("x", aggregations, 60.0)
+            stat.add(3.0)
+            clock.advance(0.0004)
+            stat.flush()
     assert ([2], [6.0]) == (receiver.values("x.count"), receiver.values("x.sum"))
     assert [1] == [point.proto.count for point in receiver.points("x.histogram")]
 
@@ -199,30 +195,28 @@ def test_window_without_aggregations_is_counted(receiver: Receiver, start: Start
 
 
 def test_first_stat_of_a_name_decides_unit_and_monotonic(
-    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, clock: ManualClock, warned: Warned
 ) -> None:
     """Later Stats of the name share its metric, and one warning is logged."""
-    pipeline = start()
-    stats = [
-        Stat("x", [SUM], 60.0, unit="{token}", monotonic=True),
-        Stat("x", [SUM], 60.0),
-        Stat("x", [SUM], 60.0, unit="By", attributes={"split": "val"}),
-    ]
-    for stat in stats:
-        close_windows(stat, clock, [2.0])
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        stats = [
+            Stat("x", [SUM], 60.0, unit="{token}", monotonic=True),
+            Stat("x", [SUM], 60.0),
+            Stat("x", [SUM], 60.0, unit="By", attributes={"split": "val"}),
+        ]
+        for stat in stats:
+            close_windows(stat, clock, [2.0])
     points = receiver.points("x.sum")
     assert [({}, 2.0), ({}, 4.0), ({"split": "val"}, 2.0)] == [(point.attributes, point.value) for point in points]
     assert {("{token}", True)} == {(point.unit, point.monotonic) for point in points}
-    assert 1 == len(warnings_with(caplog, "Stats of one metric differ"))
+    assert 1 == len(warned("Stats of one metric differ"))
 
 
 def test_histogram_has_exact_buckets(receiver: Receiver, start: Start, clock: ManualClock, temporality: int) -> None:
     """All finite samples since the start, or those of one window, which has no point without any."""
-    pipeline = start(distributions="histogram")
-    windows = [[1.0, 4.0], [math.nan], [0.0, 1e9, math.inf], [2.0]]
-    close_windows(Stat("x", [HISTOGRAM, COUNT], 60.0), clock, *windows)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(distributions="histogram")):
+        windows = [[1.0, 4.0], [math.nan], [0.0, 1e9, math.inf], [2.0]]
+        close_windows(Stat("x", [HISTOGRAM, COUNT], 60.0), clock, *windows)
     finite = [[each for each in samples if math.isfinite(each)] for samples in windows]
     points = receiver.points("x.histogram")
     if temporality == CUMULATIVE:
@@ -261,14 +255,13 @@ def test_logged_number_is_a_gauge_at_the_time_of_the_call(receiver: Receiver, st
 
 def test_last_number_of_a_millisecond_is_sent(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """The point has the time of the first. All are items; those without a point are counted. Series are separate."""
-    pipeline = start()
-    begin = clock.time_ns()
-    for millisecond in range(5):
-        for value in range(4):
-            monitel.log({"loss": millisecond + value / 10})
-            monitel.log({"loss": -1.0}, split="val")
-            clock.advance(0.00025)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        begin = clock.time_ns()
+        for millisecond in range(5):
+            for value in range(4):
+                monitel.log({"loss": millisecond + value / 10})
+                monitel.log({"loss": -1.0}, split="val")
+                clock.advance(0.00025)
     found = [(point.value, point.time_ns - begin) for point in receiver.points("loss") if not point.attributes]
     assert [(number + 0.3, number * MILLISECOND_NS) for number in range(5)] == found
     assert 40 == pipeline.account()["metrics"].delivered

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
-from tests.support.checks import warnings_with
+from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE, Span
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
@@ -38,15 +38,14 @@ def work(*names: str) -> None:
 
 def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Name, times to the nanosecond, arguments, step at the start, thread; the kind is internal."""
-    pipeline = start(spans=True)
-    clock.advance(2.000000123)
-    began_ns = clock.time_ns()
-    monitel.set_step(7)
-    arguments = {"batch": 32, "ok": True, "lr": 0.5, "name": "x", "shape": (2, 3), "mixed": [1, 2.5]}
-    with record_function("forward", arguments), record_function("text", "details"):
-        monitel.set_step(8)
-        clock.advance(60)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(spans=True)):
+        clock.advance(2.000000123)
+        began_ns = clock.time_ns()
+        monitel.set_step(7)
+        arguments = {"batch": 32, "ok": True, "lr": 0.5, "name": "x", "shape": (2, 3), "mixed": [1, 2.5]}
+        with record_function("forward", arguments), record_function("text", "details"):
+            monitel.set_step(8)
+            clock.advance(60)
     span, inner = receiver.span("forward"), receiver.span("text")
     assert (began_ns, began_ns + 60 * 10**9) == (span.start_ns, span.end_ns)
     usual = {"thread.id": get_native_id(), "thread.name": "MainThread", "training.step": 7}
@@ -57,17 +56,16 @@ def test_range_becomes_the_documented_span(receiver: Receiver, start: Start, clo
     assert {"args", "error.type", *usual} <= {*documented}
 
 
-def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, warned: Warned) -> None:
     """One warning for each range name; text that is not UTF-8 is escaped, also in names."""
-    pipeline = start(spans=True)
-    given = {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}
-    for _ in range(2):
-        with record_function("op \udc80", given):
-            pass
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(spans=True)):
+        given = {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}
+        for _ in range(2):
+            with record_function("op \udc80", given):
+                pass
     expected = {"good": 1, "key": "\\udc80", "thread.id": get_native_id(), "thread.name": "MainThread"}
     assert [("op \\udc80", expected)] * 2 == [(span.name, span.attributes) for span in receiver.spans()]
-    assert 1 == len(warnings_with(caplog, "cannot be an attribute"))
+    assert 1 == len(warned("cannot be an attribute"))
 
 
 def test_spans_nest_as_ranges_do(receiver: Receiver, start: Start) -> None:
@@ -122,16 +120,15 @@ def test_parent_is_the_innermost_range_or_span(receiver: Receiver, start: Start)
 
 def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: Start) -> None:
     """Status Error and ``error.type``, up to the range that catches it; Ctrl-C and exits are not errors."""
-    pipeline = start(spans=True)
-    step = record_function("step", {"error.type": "mine"})
-    with record_function("retry"), suppress(KeyError), step, record_function("forward"):
-        raise KeyError
-    for error in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
-        with suppress(error), record_function(error.__name__):
-            raise error
-    with record_function("after", {"error.type": "mine"}):
-        pass
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(spans=True)):
+        step = record_function("step", {"error.type": "mine"})
+        with record_function("retry"), suppress(KeyError), step, record_function("forward"):
+            raise KeyError
+        for error in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            with suppress(error), record_function(error.__name__):
+                raise error
+        with record_function("after", {"error.type": "mine"}):
+            pass
     fine = dict.fromkeys(("KeyboardInterrupt", "SystemExit", "CancelledError", "retry"), (0, None))
     failed = dict.fromkeys(("forward", "step"), (ERROR, "KeyError"))
     found = {span.name: (span.status, span.attributes.get("error.type")) for span in receiver.spans()}
@@ -172,11 +169,10 @@ def test_ids_do_not_use_the_random_numbers_of_the_program(receiver: Receiver, st
 @pytest.mark.parametrize("sampled", [True, False])
 def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, sampled: bool) -> None:
     """In a trace that is not sampled no range is exported; its events have the ids of the remote parent."""
-    pipeline = start(spans=True)
-    remote = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(int(sampled)))
-    with trace.use_span(NonRecordingSpan(remote)), record_function("step"), record_function("forward"):
-        monitel.emit("inside")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(spans=True)) as pipeline:
+        remote = SpanContext(0xA1, 0xB2, is_remote=True, trace_flags=TraceFlags(int(sampled)))
+        with trace.use_span(NonRecordingSpan(remote)), record_function("step"), record_function("forward"):
+            monitel.emit("inside")
     assert (["forward", "step"] if sampled else []) == [span.name for span in receiver.spans()]
     (record,) = receiver.records("inside")
     assert f"{0xA1:032x}" == record.trace_id
@@ -189,14 +185,12 @@ def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, 
 
 def test_steps_of_three_export_every_third_step(receiver: Receiver, start: Start) -> None:
     """And ranges before the first step; the parent is the next exported range further out."""
-    pipeline = start(spans={"steps": 3})
-    with record_function("setup"):
+    with delivered_by(start(spans={"steps": 3})) as pipeline, record_function("setup"):
         monitel.set_step(1)
         with record_function("epoch"):
             for step in range(8):
                 monitel.set_step(step)
                 work(f"step {step}")
-    assert pipeline.force_flush(DEADLINE)
     assert {"setup": "", "step 0": "setup", "step 3": "setup", "step 6": "setup"} == receiver.parents()
     assert 4 == pipeline.account()["traces"].recorded
 
@@ -258,13 +252,12 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
 
 
 def test_without_steps_the_budget_applies_to_five_seconds(receiver: Receiver, start: Start, clock: ManualClock) -> None:
-    pipeline = start(spans={"budget": 1})
-    for _ in range(2):
-        work("op", "op")
-        clock.advance(4.9)
-        work("op")
-        clock.advance(1.1)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(spans={"budget": 1})):
+        for _ in range(2):
+            work("op", "op")
+            clock.advance(4.9)
+            work("op")
+            clock.advance(1.1)
     assert {"op": 2, FOLDED: 2} == Counter(span.name for span in receiver.spans())
     folds = [span.attributes for span in receiver.spans() if span.name == FOLDED]
     assert [2, 2] == [fold["monitel.folded.count"] for fold in folds]

@@ -10,14 +10,15 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from tests.support.checks import wait_until, warnings_with
+from tests.support.checks import Warned, wait_until
 from tests.support.inbox import CUMULATIVE, DEADLINE, Answer, Point
 from tests.support.nvml import FakeNvml
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
 from tests.support.spools import cat
+from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, kind_of, metrics, table
 
 import monitel
@@ -269,9 +270,8 @@ def test_activities_of_an_export_add_up(receiver: Receiver, start: Start, tempor
 def test_goodput_is_the_share_of_steps(receiver: Receiver, start: Start) -> None:
     """The goodput has no point before the first step; a process without an activity or a step has no ledger."""
     documented = {name: described for name, described, _ in metrics("Time and goodput")}
-    pipeline = start()
-    monitel.counter("samples").add(1)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        monitel.counter("samples").add(1)
     assert [] == receiver.points(TIME)
     enter("evaluation")
     assert pipeline.force_flush(DEADLINE)
@@ -379,7 +379,7 @@ def test_sizes_of_a_pipeline_follow_those_of_the_last_one(receiver: Receiver, st
     assert sorted({*times}) == times
 
 
-def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Items whose backend is away wait in memory; those without an endpoint wait on disk."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start(spans=True)
@@ -388,7 +388,7 @@ def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, mo
     wait_until(lambda: pipeline.force_flush(0.2) or 3 in receiver.values("monitel.queue.size"))
     receiver.forget_rules()
     assert pipeline.shutdown(DEADLINE)
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{receiver.url}/v1/metrics")
+    setenv(OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=f"{receiver.url}/v1/metrics")
     pipeline = start(endpoint=None)
     monitel.emit("event")
     for _ in range(3):
@@ -398,7 +398,7 @@ def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, mo
 
 
 def test_one_warning_if_a_source_of_events_hangs(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    receiver: Receiver, start: Start, warned: Warned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its events are missing until it returns; everything else is sent."""
     monkeypatch.setattr("monitel_otlp.export.application_thread.PATIENCE_S", 0.5)
@@ -412,8 +412,8 @@ def test_one_warning_if_a_source_of_events_hangs(
         for _ in range(2):
             assert pipeline.force_flush(DEADLINE)
         assert ({1}, [0.5]) == ({*receiver.values("x")}, receiver.values("y"))
-        wait_until(lambda: warnings_with(caplog, "a source of events takes more than 0.5 s"))
-        assert 1 == len(warnings_with(caplog, "a source of events"))
+        wait_until(lambda: warned("a source of events takes more than 0.5 s"))
+        assert 1 == len(warned("a source of events"))
     finally:
         released.set()
         monitel.stats.before_flush.unregister(hang)

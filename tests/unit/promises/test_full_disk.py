@@ -9,11 +9,11 @@ from threading import Event, current_thread, main_thread
 from typing import Any
 
 import pytest
-from tests.support.checks import wait_until, warnings_with
+from tests.support.checks import Warned, wait_until
 from tests.support.commands import command
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start, check_accounts, logs
+from tests.support.pipelines import Start, check_accounts, delivered_by, logs
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
 from tests.support.spools import cat, files
@@ -102,7 +102,7 @@ def emit(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_exit_with_a_full_disk_counts_what_is_lost(
-    *, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: Capture, error: int
+    *, start: Start, disk: Disk, tmp_path: Path, warned: Warned, capsys: Capture, error: int
 ) -> None:
     """Without backend and black box all is dropped as ``disk``; one warning has folder and reason; no file is left."""
     disk.free, disk.error = 0, error
@@ -117,7 +117,7 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
         signal: (each.recorded, dict(each.dropped)) for signal, each in pipeline.account().items()
     }
     assert "dropped 7 (disk 7)" in capsys.readouterr().err
-    assert 1 == len(warnings_with(caplog, str(tmp_path / "spool"), "cannot be used", os.strerror(error)))
+    assert 1 == len(warned(str(tmp_path / "spool"), "cannot be used", os.strerror(error)))
     assert [] == files(tmp_path / "spool")
 
 
@@ -166,14 +166,14 @@ def test_memory_is_limited_if_the_disk_takes_nothing(
 
 
 def test_space_that_comes_back_is_used(
-    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    *, receiver: Receiver, start: Start, disk: Disk, tmp_path: Path, warned: Warned
 ) -> None:
     """Until then items stay in memory, and writing is tried again; one warning is logged, and nothing is lost."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
     pipeline = start(export_interval=0.02)
     names = emit(pipeline, 40)
-    wait_until(lambda: warnings_with(caplog, "cannot be used"), "a failed write")
+    wait_until(lambda: warned("cannot be used"), "a failed write")
     assert (40, 40) == (logs(pipeline).recorded, logs(pipeline).waiting)
     disk.free = PLENTY
     names += emit(pipeline, 40, 40)
@@ -181,11 +181,11 @@ def test_space_that_comes_back_is_used(
     assert not pipeline.shutdown()
     assert (80, 80) == (logs(pipeline).recorded, logs(pipeline).on_disk)
     assert names == cat(tmp_path / "spool").names
-    assert 1 == len(warnings_with(caplog, "cannot be used"))
+    assert 1 == len(warned("cannot be used"))
 
 
 def test_rejected_request_that_cannot_be_kept_is_counted(
-    receiver: Receiver, start: Start, disk: Disk, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, disk: Disk, warned: Warned
 ) -> None:
     """Its reason is logged, and the fault of the disk; later events are delivered."""
     receiver.rule(lambda request: Answer(400) if b"poison" in request.body else None)
@@ -196,7 +196,7 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
         pipeline.force_flush(DEADLINE)
     assert ["first", "last"] == receiver.record_names()
     assert (2, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
-    assert (1, 1) == (len(warnings_with(caplog, "HTTP 400")), len(warnings_with(caplog, "cannot be used")))
+    assert (1, 1) == (len(warned("HTTP 400")), len(warned("cannot be used")))
 
 
 def test_replay_from_a_full_disk_delivers_once(receiver: Receiver, start: Start, disk: Disk, tmp_path: Path) -> None:
@@ -214,9 +214,8 @@ def test_healthy_backend_needs_no_disk(
     """If the file system hangs, ``configure()``, flushes and the exit return, and everything is delivered."""
     make_small(monkeypatch, after_s=3600.0)  # on a busy machine an item may get old before it is sent
     disk.hang()
-    pipeline = start()
-    monitel_api.emit("first")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        monitel_api.emit("first")
     monitel_api.emit("second")
     assert pipeline.shutdown(DEADLINE)
     assert not disk.back.is_set()
