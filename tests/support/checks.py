@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 from tests.support.inbox import DEADLINE
 
+import monitel
 from monitel_otlp.config.settings import grpc_is_installed
 
 NEEDS_GRPC = pytest.mark.skipif(not grpc_is_installed(), reason="the extra monitel-otlp[grpc] is not installed")
@@ -48,6 +49,14 @@ def wait_until(holds: Callable[[], object], condition: str = "the condition") ->
 def warnings_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
     messages = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     return [message for message in messages if all(word in message for word in words)]
+
+
+def ledger() -> monitel.Ledger:
+    """Return the ledger of this process, which adds up to the nanosecond."""
+    book = monitel.ledger()
+    assert book is not None
+    assert book.elapsed_ns == sum(book.activities.values())
+    return book
 
 
 Warned = Callable[..., list[str]]  # type of the fixture ``warned``

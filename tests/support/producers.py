@@ -40,6 +40,13 @@ def record_window(name: str, aggregations: Sequence[monitel.Aggregation], *sampl
     stat.flush()
 
 
+def record_ranges(*names: str, args: Any = None) -> None:
+    """Record ranges that contain nothing, one after the other."""
+    for name in names:
+        with record_function(name, args):
+            pass
+
+
 def wait(clock: monitel.testing.ManualClock, key: str, *seconds: float) -> None:
     for each in seconds:
         with monitel.WaitCounter(key).guard():
@@ -60,8 +67,7 @@ def emit_items(count: int, seed: int) -> Counter[str]:
         elif kind == "event":
             monitel.emit("event", id=f"{seed}.{number}")
         elif kind == "range":
-            with record_function(f"range {seed}.{number}"):
-                pass
+            record_ranges(f"range {seed}.{number}")
         else:
             _logger.warning("%d.%d", seed, number)
     return handed_over

@@ -18,6 +18,7 @@ from tests.support.producers import (
     checked_continuously,
     emit_items,
     make_small,
+    record_ranges,
     record_window,
     run_together,
 )
@@ -26,7 +27,6 @@ from tests.support.spools import Content, cat
 
 import monitel
 from monitel import COUNT, MAX, MEAN, MIN, VALUE, Stat
-from monitel.profiler import record_function
 from monitel_otlp import Account, Pipeline
 
 SIGNALS = ("metrics", "logs", "traces")
@@ -84,8 +84,7 @@ def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: 
         monitel.log({"accuracy": 0.5, "bleu": 1.5})
         monitel.emit("first")
         logging.getLogger("mine").warning("text")
-        with record_function("range"):
-            pass
+        record_ranges("range")
         waiting = [(each.recorded, each.waiting) for each in pipeline.account().values()]
     delivered = [(each.recorded, each.delivered) for each in pipeline.account().values()]
     assert [(5, 5), (3, 3), (1, 1)] == waiting == delivered
@@ -154,8 +153,7 @@ def test_account_metrics_and_last_line_are_the_same(
         wait_until(lambda: not any(each.waiting for each in pipeline.account().values()), "an empty memory")
         for name in ("poison", "good"):
             monitel.emit(name)
-            with record_function(name):
-                pass
+            record_ranges(name)
     pipeline.force_flush(DEADLINE)
     pipeline.force_flush(DEADLINE)
     accounts = pipeline.account()

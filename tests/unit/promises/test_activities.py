@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
@@ -12,8 +12,9 @@ from threading import Event, Thread, get_ident, main_thread
 from typing import Any
 
 import pytest
+from tests.support.checks import ledger
 from tests.support.inbox import DEADLINE
-from tests.support.twins import RunThreads
+from tests.support.producers import run_together
 
 import monitel
 from monitel.clock import since_boot_ns
@@ -35,14 +36,6 @@ def manual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("monitel.training.checkpoints.monotonic_ns", lambda: _now_ns[0])
 
 
-def ledger() -> monitel.Ledger:
-    """Return the ledger, which adds up to the nanosecond."""
-    book = monitel.ledger()
-    assert book is not None
-    assert book.elapsed_ns == sum(book.activities.values())
-    return book
-
-
 @contextmanager
 def spent(**milliseconds: int) -> Iterator[None]:
     """Check that each activity gets its milliseconds in the block, and no other one any (of a name ``_`` is a dot)."""
@@ -51,12 +44,6 @@ def spent(**milliseconds: int) -> Iterator[None]:
     found = {name: ns - before.get(name, 0) for name, ns in ledger().activities.items()}
     expected = {name.replace("_", "."): ms * MS for name, ms in milliseconds.items()}
     assert expected == {name: ns for name, ns in found.items() if ns}
-
-
-def in_thread(function: Callable[[], object]) -> None:
-    thread = Thread(target=function)
-    thread.start()
-    thread.join()
 
 
 def test_startup_lasts_until_the_first_step() -> None:
@@ -168,17 +155,14 @@ def test_decorated_coroutine_counts_from_its_first_step_to_its_end() -> None:
 
     @monitel.activity("evaluation")
     async def evaluate() -> int:
-        spend(1)
         await asyncio.sleep(0)
+        spend(1)
         return 3
 
-    async def train() -> int:
-        found = await evaluate()
-        spend(3)
-        return found
-
     with spent(evaluation=1, step=3):
-        assert 3 == asyncio.run(train())
+        coroutine = evaluate()
+        spend(3)
+        assert 3 == asyncio.run(coroutine)
 
 
 def test_tasks_and_generators_leave_in_any_order() -> None:
@@ -266,13 +250,13 @@ def test_activities_of_other_threads_are_ignored_and_counted() -> None:
             spend(1)
 
     with spent(step=1):
-        in_thread(other)
+        run_together(other)
     assert 2 == ledger().ignored
     with spent(data=2):
         shared.__enter__()
-        in_thread(other)
+        run_together(other)
         spend(1)
-        in_thread(lambda: shared.__exit__(None, None, None))
+        run_together(lambda: shared.__exit__(None, None, None))
     assert ("step", 4) == (ledger().current, ledger().ignored)
 
 
@@ -283,15 +267,15 @@ def test_first_thread_with_a_step_is_the_training_thread() -> None:
 
     def train() -> None:
         monitel.set_step(1)
-        in_thread(lambda: monitel.set_step(2))  # while the training thread lives, others change nothing
+        run_together(lambda: monitel.set_step(2))  # while the training thread lives, others change nothing
         with monitel.activity("data"):
             found.append((get_ident(), *monitel.training.activities.position()[:2]))
         monitel.activity("a").__enter__()
 
     with monitel.activity("init"):
-        in_thread(train)
+        run_together(train)
         assert "step" == ledger().current
-        in_thread(train)
+        run_together(train)
     assert [(thread, "data") for thread, *_ in found] == [(owner, current) for _, owner, current in found]
     monitel.set_step(3)
     with monitel.activity("evaluation"):
@@ -305,16 +289,16 @@ def test_watchdog_enters_for_the_training_thread() -> None:
     with spent(data=2, stuck=3), monitel.activity("data"):
         spend(2)
         changed_ns = monitel.training.activities.position()[2]
-        in_thread(lambda: made.append(monitel.training.activities.enter_for_owner("stuck", changed_ns)))
+        run_together(lambda: made.append(monitel.training.activities.enter_for_owner("stuck", changed_ns)))
         assert "stuck" == ledger().current
         spend(3)
-        in_thread(lambda: made.pop().__exit__(None, None, None))
+        run_together(lambda: made.pop().__exit__(None, None, None))
     assert monitel.training.activities.enter_for_owner("stuck", changed_ns) is None
     assert 0 == ledger().ignored
 
 
 @pytest.mark.usefixtures("frequent_switches")
-def test_reads_add_up_at_every_moment(run_threads: RunThreads) -> None:
+def test_reads_add_up_at_every_moment() -> None:
     """While activities change and signal handlers enter others, no total falls from one read to the next."""
     found: list[list[monitel.Ledger]] = [[], []]
     handled: list[monitel.Ledger] = []
@@ -351,8 +335,6 @@ def test_reads_add_up_at_every_moment(run_threads: RunThreads) -> None:
             assert one.elapsed_ns <= other.elapsed_ns
             assert all(total <= other.activities[name] for name, total in one.activities.items() if total)
     assert "step" == ledger().current
-    run_threads(*[lambda: monitel.activity("same name")] * 4)
-    assert 1 == [*ledger().activities, "same name"].count("same name")
 
 
 def test_number_of_names_is_limited() -> None:
@@ -419,7 +401,7 @@ def test_checkpoint_in_the_background(events: list[Any]) -> None:
         spend(1)
     assert [] == events
     spend(3)
-    in_thread(lambda: end(None))
+    run_together(lambda: end(None))
     assert not end(None)
     (saved,) = events
     assert (0.001, 0.004) == (saved.data["checkpoint.blocked"], saved.data["checkpoint.duration"])
@@ -430,7 +412,7 @@ def test_checkpoint_that_is_written_before_its_block_ends(events: list[Any], err
     """Its event comes once too, however the block ends."""
     with suppress(OSError), Checkpoint(SAVE, "async") as checkpoint:
         end = checkpoint.defer()
-        in_thread(partial(end, None))
+        run_together(partial(end, None))
         assert not end(None)
         if error is not None:
             raise error

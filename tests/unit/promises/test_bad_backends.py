@@ -13,14 +13,13 @@ from tests.support.checks import Warned, wait_until, warnings_with
 from tests.support.hostile import Behaviour, Peer
 from tests.support.inbox import DEADLINE, Answer, Inbox, Request, records_of
 from tests.support.pipelines import Start, emit, logs
-from tests.support.producers import make_small, record_window, run_together
+from tests.support.producers import make_small, record_ranges, record_window, run_together
 from tests.support.receiver import Receiver, partial_success
 from tests.support.spools import cat, rejected_requests
 from tests.support.state import SetEnv
 
 import monitel
 from monitel import COUNT
-from monitel.profiler import record_function
 from monitel_otlp import Pipeline
 from monitel_otlp.export import sender
 from monitel_otlp.transport import answer as transport
@@ -497,8 +496,7 @@ def test_recording_and_flushing_do_not_wait_for_a_backend(blackhole: socket, sta
 def record_one_of_each_signal() -> None:
     record_window("loss", [COUNT], 1)
     monitel.emit("event")
-    with record_function("range"):
-        pass
+    record_ranges("range")
 
 
 @pytest.mark.parametrize("faulty", ["metrics", "logs"])

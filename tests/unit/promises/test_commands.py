@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 from tests.support.hostile import Peer, refusing_url
-from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, Request, points_of, spans_of
+from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, Inbox, Request, points_of, spans_of
+from tests.support.producers import record_ranges
 from tests.support.receiver import MESSAGES, Receiver, partial_success
-from tests.support.spools import folders, parse
+from tests.support.spools import cat, folders, parse
 from tests.support.validity.requests import assert_valid
 from tests.unit.promises.program import Program
 
@@ -27,7 +28,6 @@ import monitel_otlp
 from monitel import COUNT, MEAN, Stat
 from monitel.blackbox.folder import Folder
 from monitel.blackbox.record import SlotFile
-from monitel.profiler import record_function
 from monitel.testing import ManualClock
 
 SIGNALS = ["metrics", "logs", "traces"]
@@ -44,8 +44,7 @@ def runs(clock: ManualClock, tmp_path: Path, capsys: pytest.CaptureFixture[str])
         for number, name in enumerate(EVENTS):
             monitel.emit(name, why="tiefe Gr\u00f6\u00dfe")
             loss.add([1.0, math.nan, math.inf][number % 3])
-            with record_function("step"):
-                pass
+            record_ranges("step")
             clock.advance(60)
             assert pipeline.force_flush(DEADLINE)
     capsys.readouterr()
@@ -82,12 +81,12 @@ def test_cat_removes_nothing_and_reads_a_spool_in_use(receiver: Receiver, progra
         monitel.emit("first")
         assert pipeline.force_flush(DEADLINE)
         before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
-        assert ["first"] == parse(program("cat", "runs").stdout).names
-        assert ["first"] == parse(program("cat", pipeline.spool_dir).stdout).names
+        assert ["first"] == cat("runs").names
+        assert ["first"] == cat(pipeline.spool_dir).names
         assert before == {path: path.read_bytes() for path in before}
         assert "is in use" in program("replay", "runs", "--endpoint", receiver.url, status=1).stderr
         monitel.emit("second")
-    assert ["first", "second"] == parse(program("cat", "runs").stdout).names
+    assert ["first", "second"] == cat("runs").names
     assert [] == receiver.requests
 
 
@@ -98,7 +97,7 @@ def test_folder_that_others_can_write_to_is_refused(receiver: Receiver, program:
     for words in (["cat", runs], ["replay", runs, "--endpoint", receiver.url]):
         assert "run chmod go-w on it" in program(*words, status=1).stderr
     folder.chmod(0o700)
-    assert ([], EVENTS) == (receiver.requests, parse(program("cat", runs).stdout).names)
+    assert ([], EVENTS) == (receiver.requests, cat(runs).names)
 
 
 def test_senseless_spool_is_set_aside_and_reported_once(receiver: Receiver, program: Program, runs: Path) -> None:
@@ -130,7 +129,7 @@ def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver,
 
 def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: Program, runs: Path) -> None:
     """Messages arrive as ``cat`` prints them, byte for byte and with the original times, and leave the disk."""
-    kept = parse(program("cat", runs).stdout).requests
+    kept = cat(runs).requests
     printed = program("replay", runs, "--endpoint", receiver.url)
     for signal in SIGNALS:
         expected = [message.SerializeToString() for each, message in kept if each == signal]
@@ -161,7 +160,7 @@ def test_replay_resumes_where_it_stopped(receiver: Receiver, program: Program, r
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert re.search(r"401.*run this command again", printed.stderr)
     assert ("delivered 12 items from 1 spool", []) == (printed.last, receiver.record_names())
-    assert EVENTS == parse(program("cat", runs).stdout).names
+    assert EVENTS == cat(runs).names
     receiver.forget_rules()
     assert "delivered 6 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
     assert (EVENTS, [1, 2, 3, 4, 5, 6]) == (receiver.record_names(), receiver.values("loss.count"))
@@ -218,7 +217,7 @@ def test_backend_that_is_down_gets_no_attempt_for_each_spool(
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert [5, 1, 1] == [len(receiver.of(signal)) for signal in SIGNALS]
     assert 9 == len(re.findall(f"{re.escape(receiver.url)}.*run this command again", printed.stderr))
-    assert 3 * EVENTS == parse(program("cat", runs).stdout).names
+    assert 3 * EVENTS == cat(runs).names
 
 
 def test_items_that_a_backend_leaves_out_are_lost(receiver: Receiver, program: Program, runs: Path) -> None:
@@ -236,7 +235,7 @@ def test_signal_without_an_endpoint_stays_and_blocks_no_other(receiver: Receiver
         f"the logs and traces in '{runs}' remain there, because no endpoint is set for them: set "
         "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or give --endpoint"
     ) in printed.stderr
-    assert {"logs", "traces"} == {signal for signal, _ in parse(program("cat", runs).stdout).requests}
+    assert {"logs", "traces"} == {signal for signal, _ in cat(runs).requests}
     assert "delivered 12 items from 1 spool" == program("replay", runs, "--endpoint", receiver.url).last
 
 
@@ -268,7 +267,7 @@ def test_wrong_argument_prints_one_line(program: Program, runs: Path) -> None:
     for arguments, words in WRONG:
         line = program(*arguments, status=2 if "" in arguments else 1).stderr.splitlines()[-1]
         assert [] == [word for word in words if word not in line], arguments
-    assert EVENTS == parse(program("cat", runs).stdout).names
+    assert EVENTS == cat(runs).names
 
 
 def test_usage_is_printed(program: Program) -> None:
@@ -290,21 +289,17 @@ def test_plug_in_that_cannot_be_loaded_is_named(program: Program, runs: Path, mo
     words = "the command 'replay' of 'of_an_old_version:add' cannot be loaded: ModuleNotFoundError"
     assert (True, True) == (words in printed.stderr, "doctor" in printed.stdout)
     assert words in program("replay", runs, status=2).stderr
-    assert EVENTS == parse(program("cat", runs).stdout).names
+    assert EVENTS == cat(runs).names
 
 
-@pytest.mark.parametrize(("protocol", "fixture"), [("http/protobuf", "receiver"), ("grpc", "grpc_receiver")])
-def test_doctor_accepts_a_healthy_backend(
-    request: pytest.FixtureRequest, program: Program, tmp_path: Path, protocol: str, fixture: str
-) -> None:
+def test_doctor_accepts_a_healthy_backend(backend: Inbox, program: Program, tmp_path: Path) -> None:
     """The exit status is 0; one valid request without content is sent for each signal, and nothing is left on disk."""
-    backend: Any = request.getfixturevalue(fixture)
-    printed = program("doctor", "--endpoint", backend.url, env={"OTEL_EXPORTER_OTLP_PROTOCOL": protocol})
+    printed = program("doctor", "--endpoint", backend.url, env={"OTEL_EXPORTER_OTLP_PROTOCOL": backend.protocol})
     report = printed.sections()
     assert [*SIGNALS, "all signals", "3 of 3 endpoints accept telemetry"] == [*report]
     for signal in SIGNALS:
         assert re.fullmatch(r"accepted  \(\d+ ms\)", report[signal]["result"])
-        assert f"{protocol}  (OTEL_EXPORTER_OTLP_PROTOCOL)" == report[signal]["protocol"]
+        assert f"{backend.protocol}  (OTEL_EXPORTER_OTLP_PROTOCOL)" == report[signal]["protocol"]
     assert {signal: MESSAGES[signal][0]() for signal in SIGNALS} == {
         each.signal: each.message for each in backend.requests
     }

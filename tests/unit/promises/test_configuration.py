@@ -17,6 +17,7 @@ from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start, emit
+from tests.support.producers import record_ranges
 from tests.support.receiver import Receiver
 from tests.support.spools import spooled
 from tests.support.state import SetEnv
@@ -24,7 +25,6 @@ from tests.support.state import SetEnv
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, Stat
-from monitel.profiler import record_function
 
 TOKEN = "sesame-4711"
 HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
@@ -274,9 +274,7 @@ def what_is_sent(receiver: Receiver, **arguments: Any) -> set[Any]:
     with monitel_otlp.configure(endpoint=receiver.url, **arguments) as pipeline:
         for step in range(4):
             monitel.set_step(step)
-            for name in ("own", "folded", "folded"):
-                with record_function(name):
-                    pass
+            record_ranges("own", "folded", "folded")
         for layer in range(3):
             Stat("wide", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}).add(1.0)
         logging.getLogger("mine").warning("below")

@@ -14,7 +14,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE, Span
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import run_together
+from tests.support.producers import record_ranges, run_together
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
@@ -25,12 +25,6 @@ from monitel.testing import ManualClock
 
 INTERNAL, ERROR = 1, 2
 FOLDED = "monitel.folded"
-
-
-def work(*names: str) -> None:
-    for name in names:
-        with record_function(name):
-            pass
 
 
 # The mapping
@@ -61,8 +55,7 @@ def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, war
     with delivered_by(start(spans=True)):
         given = {"good": 1, "bad": object(), "none": None, "mixed": [1, "a"], "key": "\udc80", "thread.id": 3}
         for _ in range(2):
-            with record_function("op \udc80", given):
-                pass
+            record_ranges("op \udc80", args=given)
     expected = {"good": 1, "key": "\\udc80", "thread.id": get_native_id(), "thread.name": "MainThread"}
     assert [("op \\udc80", expected)] * 2 == [(span.name, span.attributes) for span in receiver.spans()]
     assert 1 == len(warned("cannot be an attribute"))
@@ -92,7 +85,7 @@ def test_spans_nest_as_ranges_do(receiver: Receiver, start: Start) -> None:
     with record_function("step"):
         run_together(partial(in_thread, "load"), partial(in_thread, "eval"))
         asyncio.run(gather())
-    work("save")
+    record_ranges("save")
     assert pipeline.force_flush(DEADLINE)
     expected = {**dict.fromkeys(("step", "save", "load", "eval"), ""), "gather": "step", "a": "gather", "b": "gather"}
     assert {**expected, **{f"{name}.inner": name for name in ("load", "eval", "a", "b")}} == receiver.parents()
@@ -107,11 +100,11 @@ def test_parent_is_the_innermost_range_or_span(receiver: Receiver, start: Start)
     pipeline = start(spans=True)
     tracer = pipeline.tracer_provider.get_tracer("mine")
     with tracer.start_as_current_span("request"), record_function("step"):
-        work("forward")
+        record_ranges("forward")
         with tracer.start_as_current_span("call") as call:
-            work("in call")
+            record_ranges("in call")
             assert call is trace.get_current_span()
-        work("backward")
+        record_ranges("backward")
     assert pipeline.force_flush(DEADLINE)
     expected = {"request": "", "step": "request", "forward": "step", "call": "request", "in call": "call"}
     assert {**expected, "backward": "step"} == receiver.parents()
@@ -127,8 +120,7 @@ def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: St
         for error in (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             with suppress(error), record_function(error.__name__):
                 raise error
-        with record_function("after", {"error.type": "mine"}):
-            pass
+        record_ranges("after", args={"error.type": "mine"})
     fine = dict.fromkeys(("KeyboardInterrupt", "SystemExit", "CancelledError", "retry"), (0, None))
     failed = dict.fromkeys(("forward", "step"), (ERROR, "KeyError"))
     found = {span.name: (span.status, span.attributes.get("error.type")) for span in receiver.spans()}
@@ -139,10 +131,10 @@ def test_unfinished_ranges_end_with_the_pipeline(receiver: Receiver, start: Star
     """Their spans have ``monitel.unfinished``, so that a trace shows the range in which a job hung; later ones none."""
     first, pipeline = start(spans=True), start(spans={"budget": 3})
     with record_function("step"):
-        work("forward")
+        record_ranges("forward")
         with record_function("all_reduce"), record_function("folded"):
             assert pipeline.shutdown(DEADLINE)
-    work("late")
+    record_ranges("late")
     assert {"step": "", "forward": "step", "all_reduce": "step", FOLDED: "step"} == receiver.parents()
     unfinished = {each.name for each in receiver.spans() if each.attributes.get("monitel.unfinished")}
     assert ({"step", "all_reduce"}, {}) == (unfinished, first.dropped)
@@ -155,7 +147,7 @@ def test_ids_do_not_use_the_random_numbers_of_the_program(receiver: Receiver, st
     drawn = []
     for _ in range(2):
         random.seed(42)
-        work("step")
+        record_ranges("step")
         drawn.append(random.random())
     random.seed(42)
     assert [random.random()] * 2 == drawn
@@ -190,7 +182,7 @@ def test_steps_of_three_export_every_third_step(receiver: Receiver, start: Start
         with record_function("epoch"):
             for step in range(8):
                 monitel.set_step(step)
-                work(f"step {step}")
+                record_ranges(f"step {step}")
     assert {"setup": "", "step 0": "setup", "step 3": "setup", "step 6": "setup"} == receiver.parents()
     assert 4 == pipeline.account()["traces"].recorded
 
@@ -254,9 +246,9 @@ def test_folded_span_names_the_ten_longest(receiver: Receiver, start: Start, clo
 def test_without_steps_the_budget_applies_to_five_seconds(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     with delivered_by(start(spans={"budget": 1})):
         for _ in range(2):
-            work("op", "op")
+            record_ranges("op", "op")
             clock.advance(4.9)
-            work("op")
+            record_ranges("op")
             clock.advance(1.1)
     assert {"op": 2, FOLDED: 2} == Counter(span.name for span in receiver.spans())
     folds = [span.attributes for span in receiver.spans() if span.name == FOLDED]

@@ -6,15 +6,14 @@ import time
 from collections import defaultdict
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from threading import Event
 
 import pytest
-from tests.support.checks import Warned, wait_until
+from tests.support.checks import Warned, ledger, wait_until
 from tests.support.inbox import CUMULATIVE, DEADLINE, Answer, Point
 from tests.support.nvml import FakeNvml
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import wait
+from tests.support.producers import record_ranges, wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
 from tests.support.spools import cat
@@ -39,12 +38,6 @@ def shape(point: Point) -> tuple[str, str, bool | None]:
 def total(receiver: Receiver, metric: str, temporality: int) -> float:
     """Return what a backend makes of all points of a metric."""
     return increase(receiver, metric) if temporality == CUMULATIVE else sum(receiver.values(metric))
-
-
-def ledger() -> monitel.Ledger:
-    found = monitel.ledger()
-    assert found is not None
-    return found
 
 
 def enter(*names: str) -> None:
@@ -286,7 +279,7 @@ def test_goodput_is_the_share_of_steps(receiver: Receiver, start: Start) -> None
     assert low <= points[-1].value <= high
 
 
-def test_totals_that_have_not_changed_are_not_written_to_disk(start: Start, tmp_path: Path) -> None:
+def test_totals_that_have_not_changed_are_not_written_to_disk(start: Start) -> None:
     """A process that hangs fills no disk; the next change has all of its time, and so has the end of the run."""
     pipeline = start(endpoint=None)
     monitel.set_step(1)
@@ -297,12 +290,12 @@ def test_totals_that_have_not_changed_are_not_written_to_disk(start: Start, tmp_
             with monitel.WaitCounter("y").guard():
                 pass
         assert pipeline.force_flush(DEADLINE)
-        content = cat(tmp_path / "spool")
+        content = cat("spool")
         exported.append([len({point.time_ns for point in content.points(name)}) for name in ("x", "y.wait.time", TIME)])
     assert exported[0] == exported[1] == exported[2] == [each - 1 for each in exported[3]]
     before = ledger().elapsed_ns / SECOND_NS
     pipeline.shutdown(DEADLINE)
-    points = cat(tmp_path / "spool").points(TIME)
+    points = cat("spool").points(TIME)
     last_ns = max(point.time_ns for point in points)
     assert before - 1e-3 <= sum(point.value for point in points if point.time_ns == last_ns)
 
@@ -354,8 +347,7 @@ def test_pipeline_counts_odd_samples_and_times_requests(receiver: Receiver, star
     rising.add(-1)
     rising.flush()
     monitel.emit("event")
-    with monitel.profiler.record_function("forward"):
-        pass
+    record_ranges("forward")
     for _ in range(2):
         assert pipeline.force_flush(DEADLINE)
     discarded, nonfinite = (receiver.values(f"monitel.stat.{name}")[-1] for name in ("discarded", "nonfinite"))

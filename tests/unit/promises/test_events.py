@@ -44,12 +44,6 @@ def left_out() -> float:
     return sum(each.total for each in installed.counters() if each.counter.name == "monitel.log.left_out")
 
 
-@pytest.fixture
-def forget_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Log the first value that a call leaves out, even if an earlier test has left one out."""
-    monkeypatch.setattr("monitel.process.failures._warned", set())
-
-
 def test_emit_logs_data_and_keywords(events: list[Any], clock: Any) -> None:
     """Keywords replace items of data and may have any name; the time is now, the severity INFO, unless given."""
     clock.advance(1.5)
@@ -81,7 +75,7 @@ def test_wrong_arguments_of_emit_and_log_raise(events: list[Any]) -> None:
     assert [] == events
 
 
-def test_emit_leaves_out_odd_values(events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None) -> None:
+def test_emit_leaves_out_odd_values(events: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     """Each value is counted, only the first is logged, the others are recorded, and nothing raises into the loop."""
     data: dict[Any, Any] = {"path": "a\udcff", 3: 1, "": 1, "list": [1], _Unprintable(): 1, "large": 2**63, "half": 0.5}
     emit("saved \udcff", data, none=None, ok=True, object=_Unprintable())
@@ -111,7 +105,7 @@ class _Text(str):
 
 
 @pytest.mark.parametrize("broken", [_Endless(a=1), _Odd(a=1)])
-def test_unreadable_mapping_is_left_out(events: list[Any], forget_warnings: None, broken: dict[Any, Any]) -> None:
+def test_unreadable_mapping_is_left_out(events: list[Any], broken: dict[Any, Any]) -> None:
     """Values beside it are recorded, although the application has read the counter without its unit before."""
     installed.counter("monitel.log.left_out")
     installed.log({"loss": 0.5, "broken": broken})
@@ -197,7 +191,7 @@ def test_log_keeps_numbers_exact(events: list[Any]) -> None:
         assert (number, type(number), 0) == (found, type(found), left_out())
 
 
-def test_log_takes_numbers_only(events: list[Any], caplog: pytest.LogCaptureFixture, forget_warnings: None) -> None:
+def test_log_takes_numbers_only(events: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     """So is a number without a name; each is counted, and only the first is logged; the numbers beside are recorded."""
     values: dict[str, Any] = {"loss": 0.5, "text": "0.5", "none": None, "list": [1.0], "odd": _Scalar("x")}
     values["big"] = 10**400
@@ -243,7 +237,7 @@ def test_counter_has_a_total_and_a_start(clock: Any) -> None:
     assert 2 == len(installed.counters())
 
 
-def test_counter_adds_numbers_from_zero_on(caplog: pytest.LogCaptureFixture, forget_warnings: None) -> None:
+def test_counter_adds_numbers_from_zero_on(caplog: pytest.LogCaptureFixture) -> None:
     """Ints stay ints up to 64 bits; what is negative, not finite, or not a number is left out, and nothing raises."""
     counter = installed.counter("tokens")
     table: list[tuple[Any, float]] = [(3, 3), (True, 4), (np.uint8(255), 259), (2.5, 261.5), (Fraction(1, 4), 261.75)]
