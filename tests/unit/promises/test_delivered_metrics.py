@@ -8,7 +8,7 @@ import pytest
 from tests.support.checks import Warned
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Point
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import close_windows
+from tests.support.producers import close_windows, record_window
 from tests.support.receiver import Receiver
 from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, kind_of, table
@@ -32,18 +32,8 @@ def of_stat(receiver: Receiver, name: str = "x") -> list[Point]:
 
 def histogram_of(point: Point) -> Histogram:
     proto = point.proto
-    found = Histogram(
-        scale=proto.scale,
-        zero_count=proto.zero_count,
-        positive_offset=proto.positive.offset,
-        positive=tuple(proto.positive.bucket_counts),
-        negative_offset=proto.negative.offset,
-        negative=tuple(proto.negative.bucket_counts),
-        sum=proto.sum,
-        min=proto.min,
-        max=proto.max,
-        nonfinite=0,
-    )
+    positive, negative = ((side.offset, tuple(side.bucket_counts)) for side in (proto.positive, proto.negative))
+    found = Histogram(proto.scale, proto.zero_count, *positive, *negative, proto.sum, proto.min, proto.max, nonfinite=0)
     assert proto.count == found.count
     return found
 
@@ -124,9 +114,7 @@ def test_window_is_a_point_at_its_end(receiver: Receiver, start: Start, clock: M
 def test_name_that_is_not_allowed_is_changed(receiver: Receiver, start: Start, name: str, metric: str) -> None:
     """Letters beyond ASCII are spelled out, other characters become ``_``; the description has the name of the Stat."""
     with delivered_by(start()):
-        stat = Stat(name, [MAX], 60.0, description="mine")
-        stat.add(1)
-        stat.flush()
+        record_window(name, [MAX], 1, description="mine")
     (point,) = receiver.points(f"{metric}.max")
     assert point.description == "mine" if name == metric else repr(name)[:255] in point.description
 
@@ -182,14 +170,10 @@ def test_windows_of_two_stats_at_once_lose_nothing(receiver: Receiver, start: St
 def test_window_without_aggregations_is_counted(receiver: Receiver, start: Start) -> None:
     """The window has no point, and is delivered with the next request, beside other windows or alone."""
     pipeline = start()
-    for asked in ((), (), (COUNT,), None, ()):
-        if asked is None:
-            assert pipeline.force_flush(DEADLINE)
-            continue
-        stat = Stat("x", [*asked], 60.0)
-        stat.add(1)
-        stat.flush()
-    assert pipeline.force_flush(DEADLINE)
+    for windows in ([[], [], [COUNT]], [[]]):
+        for aggregations in windows:
+            record_window("x", aggregations, 1)
+        assert pipeline.force_flush(DEADLINE)
     account = pipeline.account()["metrics"]
     assert (4, 4, [3]) == (account.recorded, account.delivered, receiver.values("x.count"))
 
@@ -199,13 +183,10 @@ def test_first_stat_of_a_name_decides_unit_and_monotonic(
 ) -> None:
     """Later Stats of the name share its metric, and one warning is logged."""
     with delivered_by(start()):
-        stats = [
-            Stat("x", [SUM], 60.0, unit="{token}", monotonic=True),
-            Stat("x", [SUM], 60.0),
-            Stat("x", [SUM], 60.0, unit="By", attributes={"split": "val"}),
-        ]
-        for stat in stats:
-            close_windows(stat, clock, [2.0])
+        record_window("x", [SUM], 2.0, unit="{token}", monotonic=True)
+        clock.advance(60)
+        record_window("x", [SUM], 2.0)
+        record_window("x", [SUM], 2.0, unit="By", attributes={"split": "val"})
     points = receiver.points("x.sum")
     assert [({}, 2.0), ({}, 4.0), ({"split": "val"}, 2.0)] == [(point.attributes, point.value) for point in points]
     assert {("{token}", True)} == {(point.unit, point.monotonic) for point in points}
