@@ -34,8 +34,6 @@ from monitel.profiler import record_function
 from monitel.testing import ManualClock
 
 UTC = timezone.utc
-COUNT_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT"
-LENGTH_LIMIT = "OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT"
 MANY = {f"layer.{number}": number for number in range(500)}  # more than the limit of attributes
 CONFIG: dict[str, Any] = {
     "lr": 1e-4,
@@ -69,10 +67,11 @@ OTHER: dict[str, tuple[Any, Any]] = {
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
     root = logging.getLogger()
-    before = root.level
+    level, handlers = root.level, [*root.handlers]
     root.setLevel(logging.DEBUG)
     yield root
-    root.setLevel(before)
+    root.setLevel(level)
+    root.handlers[:] = handlers
 
 
 def known_loggers() -> list[logging.Logger]:
@@ -132,17 +131,14 @@ def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, s
                 training.warning("in own")
         monitel.emit("outside")
     ids = {span.name: (span.trace_id, span.span_id) for span in receiver.spans()}
-    found = {
-        (record.name or "text", str(record.body)): (record.trace_id, record.span_id) for record in receiver.records()
-    }
-    assert found == {
+    assert {
         ("in step", "in step"): ids["step"],
-        ("text", "in step"): ids["step"],
+        ("", "in step"): ids["step"],
         ("run.log", "{'loss': 0.5}"): ids["forward"],
         ("in own", "in own"): ids["own"],
-        ("text", "in own"): ids["own"],
+        ("", "in own"): ids["own"],
         ("outside", "outside"): ("", ""),
-    }
+    } == {(each.name, str(each.body)): (each.trace_id, each.span_id) for each in receiver.records()}
 
 
 def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, warned: Warned) -> None:
@@ -161,8 +157,7 @@ def test_attributes_are_limited_as_in_the_sdk_and_bodies_are_not(
     receiver: Receiver, start: Start, setenv: SetEnv
 ) -> None:
     """128 attributes of any length if the variables are malformed or empty."""
-    setenv({COUNT_LIMIT: "many"})
-    setenv({LENGTH_LIMIT: ""})
+    setenv(OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT="many", OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT="")
     with delivered_by(start()):
         monitel.emit("event", {f"key {number}": "a long text" for number in range(130)})
         monitel.log(MANY)
@@ -380,13 +375,11 @@ def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
     assert 1 == len([each for each in messages if "logging was configured after configure" in each])
     pipeline.shutdown()
     assert "LogHandler" not in {type(each).__name__ for each in root.handlers}
-    root.handlers[:] = others
 
 
 def test_threads_log_while_logging_is_configured(receiver: Receiver, start: Start, root: Any) -> None:
     """The handler comes back with the lock that they hold or wait for: none raises, none waits forever."""
-    others, over = [*root.handlers], threading.Event()
-    pipeline = start(logging_level="WARNING")
+    pipeline, over = start(logging_level="WARNING"), threading.Event()
 
     def work() -> None:
         while not over.is_set():
@@ -402,7 +395,6 @@ def test_threads_log_while_logging_is_configured(receiver: Receiver, start: Star
 
     run_together(work, work, configure)
     pipeline.shutdown()
-    root.handlers[:] = others
 
 
 def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start, root: Any) -> None:

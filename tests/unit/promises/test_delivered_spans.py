@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from functools import partial
-from threading import Barrier, Thread, get_native_id
+from threading import Barrier, get_native_id
 from typing import Any
 
 import pytest
@@ -287,9 +287,7 @@ def test_spans_and_folds_add_up_to_all_ranges(
         for step in range(3):
             monitel.set_step(step)
             nest(drawn, clock, names)
-            thread = Thread(target=nest, args=[random.Random(seed + step), clock, names])
-            thread.start()
-            thread.join(DEADLINE)
+            run_together(partial(nest, random.Random(seed + step), clock, names))
     assert pipeline.shutdown(DEADLINE)
     for step in range(3):
         of_step = [span for span in receiver.spans() if span.attributes["training.step"] == step]
