@@ -14,10 +14,14 @@ import monitel
 Cycles = list[dict[str, float]]
 
 
+def windows_of(events: Iterable[monitel.Event], name: str) -> list[monitel.Window]:
+    return [each.window for each in events if each.window is not None and each.window.name == name]
+
+
 def logged_cycles(events: Iterable[monitel.Event]) -> Cycles:
     """Return the stages of each cycle, which has a separate window."""
     cycles: Cycles = []
-    found = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
+    found = windows_of(events, "training.stage.duration")
     for stage in ("optimizer", "other", "data", "forward", "backward", "sync"):
         samples = [each for each in found if each.attributes["training.stage"] == stage]
         assert all(each.count == 1 for each in samples)
@@ -28,9 +32,11 @@ def logged_cycles(events: Iterable[monitel.Event]) -> Cycles:
     return cycles
 
 
-class _Takes(torch.autograd.Function):  # type: ignore[misc]
+class Takes(torch.autograd.Function):  # type: ignore[misc]
+    """The identity, whose forward and backward take some time, or call a function."""
+
     @staticmethod
-    def forward(context: Any, x: Any, advance: Any, forward: float, backward: Any) -> Any:
+    def forward(context: Any, x: Any, advance: Any, forward: Any, backward: Any) -> Any:
         context.work = advance, backward
         context.save_for_backward(x)
         advance(forward)
@@ -79,7 +85,7 @@ class Work:
 
     def forward(self, x: Any = None, seconds: float = 2, backward: float | Callable[[], object] = 4) -> Any:
         """Return a loss, whose backward takes some time, or calls a function."""
-        return _Takes.apply(self.parameter if x is None else x, self.takes, seconds, backward).sum()
+        return Takes.apply(self.parameter if x is None else x, self.takes, seconds, backward).sum()
 
     def step(self) -> None:
         """Make the part of a step that follows its batch: forward, backward, optimizer, and 32 s of other work."""

@@ -13,6 +13,7 @@ from tests.support.checks import wait_until
 from tests.support.paths import ROOT
 from tests.support.producers import run_together
 from tests.support.scripts import Run
+from tests.torch.known_work import windows_of
 from tests.torch.later_device import Stream, idle, later, on_later
 from tests.unit.tensorboard.files import read, shown
 
@@ -38,17 +39,13 @@ def deliver() -> None:
     later.answers, last = True, monitel.Stat("last", [monitel.SUM], math.inf)
     last.add(on_later(17.0))
     with monitel.testing.capture_events() as events:
-        wait_until(lambda: monitel.flush() or windows(events, "last"))  # type: ignore[func-returns-value]
+        wait_until(lambda: monitel.flush() or windows_of(events, "last"))  # type: ignore[func-returns-value]
     later.answers = False
-    assert [17.0] == [window.sum for window in windows(events, "last")]
-
-
-def windows(events: list[monitel.Event], name: str = "loss") -> list[monitel.Window]:
-    return [event.window for event in events if event.window is not None and event.window.name == name]
+    assert [17.0] == [window.sum for window in windows_of(events, "last")]
 
 
 def counted(events: list[monitel.Event], name: str = "loss") -> list[tuple[int, float]]:
-    return [(window.count, window.sum) for window in windows(events, name)]
+    return [(window.count, window.sum) for window in windows_of(events, name)]
 
 
 def points(events: list[monitel.Event], name: str) -> list[tuple[int | None, Any]]:
@@ -61,7 +58,7 @@ def points(events: list[monitel.Event], name: str) -> list[tuple[int | None, Any
 
 def lost(events: list[monitel.Event]) -> int:
     """Return the number of values that are counted as lost, and reported once."""
-    return sum(window.count for window in windows(events, "training.tensors.lost"))
+    return sum(window.count for window in windows_of(events, "training.tensors.lost"))
 
 
 def test_add_is_one_launch_and_does_not_wait(events: list[monitel.Event]) -> None:
@@ -73,7 +70,7 @@ def test_add_is_one_launch_and_does_not_wait(events: list[monitel.Event]) -> Non
         stat.add(on_later(float(number)))
     assert (101, 100, 0, []) == (stat.count, later.launches - before, later.syncs, events)
     deliver()
-    assert [(101, 5050.0, 100.0)] == [(each.count, each.sum, each.last) for each in windows(events)]
+    assert [(101, 5050.0, 100.0)] == [(each.count, each.sum, each.last) for each in windows_of(events, "loss")]
     assert (0, 0) == (later.syncs, lost(events))
 
 
@@ -97,7 +94,7 @@ def test_window_is_that_of_item_to_the_last_bit(dtype: Any, events: list[monitel
         reference.add(2.0)
         assert with_graph.requires_grad
     deliver()
-    (ours,), (theirs,) = windows(events), windows(events, "reference")
+    (ours,), (theirs,) = windows_of(events, "loss"), windows_of(events, "reference")
     assert repr(theirs).split("start_ns", 1)[1] == repr(ours).split("start_ns", 1)[1]
     assert 0 == later.syncs
 
@@ -112,10 +109,10 @@ def test_window_has_the_times_and_steps_of_add(clock: ManualClock, events: list[
     monitel.set_step(8)
     stat.add(8.0)
     stat.add(on_later(9.0))
-    assert [] == windows(events)
+    assert [] == windows_of(events, "loss")
     clock.advance(10)
     deliver()
-    first, second = windows(events)
+    first, second = windows_of(events, "loss")
     end_ns = clock.time_ns() - 15_000_000_000
     assert (end_ns - 60_000_000_000, end_ns, 2, 7.0, 3, 4) == (
         *(first.start_ns, first.end_ns, first.count, first.sum),
@@ -222,7 +219,7 @@ def test_silent_device_delays_one_flush_and_loses_nothing(events: list[monitel.E
     assert later.queries < 1.5 * asked  # those of the thread; a flush that waits makes as many as the first one
     assert [] == events
     deliver()
-    assert [1.0] * 3 == [window.sum for window in windows(events)]
+    assert [1.0] * 3 == [window.sum for window in windows_of(events, "loss")]
     assert (0, 0) == (later.syncs, lost(events))
 
 
@@ -238,7 +235,7 @@ def test_numbers_beyond_the_room_of_a_device_are_counted_as_lost(
     monitel.flush()
     stat.add(on_later(1.0))
     deliver()
-    assert (ROOM, 1) == tuple(each.count for each in windows(events))
+    assert (ROOM, 1) == tuple(each.count for each in windows_of(events, "loss"))
     assert 10 == lost(events)
     message = "tensor values are lost: the device is too far behind (counted in training.tensors.lost)"
     assert [message] == [each for each in caplog.messages if "lost" in each]
@@ -313,14 +310,14 @@ def test_end_waits_and_then_counts_what_is_missing(events: list[monitel.Event]) 
     stat.add(1.0)
     stat.add(on_later(5.0))
     stat.flush()
-    assert [] == windows(events)
+    assert [] == windows_of(events, "loss")
     monitel.torch.instrument(window_size=math.inf).uninstrument()
     assert [(1, 1.0)] == counted(events)
     assert 1 == lost(events)
     stat.add(on_later(7.0))
     assert 1 == later.syncs
     stat.flush()
-    assert 7.0 == windows(events)[-1].sum
+    assert 7.0 == windows_of(events, "loss")[-1].sum
 
 
 def test_interrupted_add_loses_that_sample_only(monkeypatch: pytest.MonkeyPatch, events: list[monitel.Event]) -> None:
@@ -510,6 +507,7 @@ SCRIPT = f"""\
 import math, os, sys
 import torch, monitel, monitel.torch
 sys.path.insert(0, {str(ROOT)!r})
+from tests.torch.known_work import windows_of
 from tests.torch.later_device import later, on_later, start
 
 start()

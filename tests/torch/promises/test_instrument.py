@@ -17,7 +17,7 @@ import pytest
 import torch
 from tests.support.paths import ROOT
 from tests.support.scripts import Run
-from tests.torch.known_work import STEP, Work, sgd, total, train
+from tests.torch.known_work import STEP, Work, sgd, total, train, windows_of
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -42,13 +42,12 @@ def test_steps_stages_and_work_are_measured(work: Work) -> None:
         assert {} == running.missing
         train(work, 4)
     assert (4, 4, 0, 32) == (monitel.get_step(), total("steps"), total("steps.skipped"), total("samples"))
-    (step,) = (each.window for each in events if each.window and each.window.name == "training.step.duration")
+    (step,) = windows_of(events, "training.step.duration")
     assert (3, 141.0, 47.0, 47.0, "s") == (step.count, step.sum, step.min, step.max, step.unit)
     assert (2, 4) == (step.first_step, step.last_step)
-    stages = [each.window for each in events if each.window and each.window.name == "training.stage.duration"]
     assert {(stage, "encoder", "s", 3, 3 * seconds) for stage, seconds in STEP.items()} == {
         (each.attributes["training.stage"], each.attributes["training.group"], each.unit, each.count, each.sum)
-        for each in stages
+        for each in windows_of(events, "training.stage.duration")
     }
     rates = [each.data for each in events if isinstance(each, monitel.LoggedNumbers)]
     assert [{"training.samples.rate": 3 * 8 / 141}] == rates

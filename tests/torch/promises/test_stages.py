@@ -436,7 +436,7 @@ import os, sys, monitel.torch
 from datetime import datetime
 from torch import monitor
 sys.path.insert(0, {str(ROOT)!r})
-from tests.torch.known_work import Work, logged_cycles, total, train
+from tests.torch.known_work import Work, logged_cycles, total, train, windows_of
 
 def report(event):
     if event.name in ("before", "after"):
@@ -456,7 +456,7 @@ with monitel.testing.ManualClock() as clock:
     with monitel.testing.capture_events() as events:
         train(work, 3)
         running.uninstrument()
-    steps = [each.window.sum for each in events if each.window and each.window.name == "training.step.duration"]
+    steps = [each.sum for each in windows_of(events, "training.step.duration")]
     print(total("steps"), steps, logged_cycles(events))
 """
 

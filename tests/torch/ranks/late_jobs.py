@@ -14,6 +14,7 @@ from threading import Event
 from typing import Any
 
 import torch
+from tests.torch.known_work import Takes, windows_of
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -45,22 +46,9 @@ class Pauses:
         _never.wait(self._scale * (SECONDS[stage] + (LATE if stage == self._late else 0)))
 
 
-class _Spend(torch.autograd.Function):  # type: ignore[misc]  # Any where torch is not installed
-    @staticmethod
-    def forward(context: Any, tensor: Tensor, pauses: Pauses) -> Tensor:
-        context.pauses = pauses
-        pauses.spend("forward")
-        return tensor.clone()
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Any, ...]:
-        context.pauses.spend("backward")
-        return gradient, None
-
-
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # as above
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # Any where torch is not installed
 def spend(tensor: Tensor, pauses: Pauses) -> Tensor:
-    return _Spend.apply(tensor, pauses)
+    return Takes.apply(tensor, pauses.spend, "forward", "backward")
 
 
 class Model(nn.Module):  # type: ignore[misc]  # as above
@@ -213,7 +201,7 @@ def run(name: str, pauses: Pauses, steps: int) -> list[float]:
 def durations(events: list[monitel.Event]) -> dict[str, float]:
     """Return the typical duration of each stage in the last steps."""
     stages: dict[str, list[float]] = {}
-    for each in (each.window for each in events if each.window and each.window.name == "training.stage.duration"):
+    for each in windows_of(events, "training.stage.duration"):
         assert 1 == each.count, "a window for each cycle"
         stages.setdefault(str(each.attributes["training.stage"]), []).append(each.mean)
     # of pairs of steps, because ranks may wait for each other in every second step only

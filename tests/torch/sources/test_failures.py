@@ -40,15 +40,9 @@ class Cuda:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.waiting: list[Callable[[], None]] = []
         self.observers: list[Callable[..., None]] = []
-        self.refuses = False
         patch.setattr("torch.backends.cuda.is_built", lambda: True)
         patch.setattr("torch.cuda._lazy_call", self.waiting.append)
-        patch.setattr("torch._C._cuda_attach_out_of_memory_observer", self._attach, raising=False)
-
-    def _attach(self, observer: Callable[..., None]) -> None:
-        if self.refuses:
-            raise RuntimeError("cudaMallocAsync does not yet support attachOutOfMemoryObserver")
-        self.observers.append(observer)
+        patch.setattr("torch._C._cuda_attach_out_of_memory_observer", self.observers.append, raising=False)
 
     def initialize(self) -> None:
         """Run the waiting functions as ``torch.cuda.init()`` does."""

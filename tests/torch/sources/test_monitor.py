@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.support.receiver import Receiver
+from tests.torch.known_work import windows_of
 
 import monitel
 import monitel.torch
@@ -159,5 +160,5 @@ def test_flush_does_not_hang_with_an_event_handler_of_another_thread(caplog: pyt
                 monitel.flush()
         release.set()
         flushing.join(60)
-    assert 2 == sum(event.window is not None and event.window.name == stat.name for event in events)
+    assert 2 == len(windows_of(events, stat.name))
     assert 1 == sum("a flush does not include all events of torch" in message for message in caplog.messages)

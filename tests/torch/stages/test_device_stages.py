@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.torch.known_work import STEP, Work, sgd
+from tests.torch.known_work import STEP, Work, sgd, windows_of
 from tests.torch.later_device import idle, later
 
 import monitel
 import monitel.torch
-
-NAME = "training.stage.device.duration"
 
 
 class Placed(torch.nn.Parameter):  # type: ignore[misc]
@@ -50,25 +48,24 @@ class Job(Work):
         monitel.unregister_event_handler(self.handle)
         return self.means()
 
-    def windows(self, name: str = NAME) -> list[monitel.Window]:
-        return [event.window for event in self.events if event.window is not None and event.window.name == name]
+    @property
+    def windows(self) -> list[monitel.Window]:
+        return windows_of(self.events, "training.stage.device.duration")
 
     @property
     def cycles(self) -> int:
         (number,) = {
-            sum(each.count for each in self.windows() if each.attributes["training.stage"] == stage) for stage in STEP
+            sum(each.count for each in self.windows if each.attributes["training.stage"] == stage) for stage in STEP
         }
         return number
 
     @property
     def lost(self) -> int:
-        return sum(each.count for each in self.windows("training.tensors.lost"))
+        return sum(each.count for each in windows_of(self.events, "training.tensors.lost"))
 
     def means(self) -> dict[str, float]:
         """Return the means of the last windows, to the nanosecond."""
-        return {
-            str(each.attributes["training.stage"]): round(1e3 * each.sum / each.count, 6) for each in self.windows()
-        }
+        return {str(each.attributes["training.stage"]): round(1e3 * each.mean, 6) for each in self.windows}
 
 
 @pytest.fixture(autouse=True)
@@ -78,23 +75,16 @@ def _device() -> Iterator[None]:
 
 
 def test_stages_take_the_time_of_the_device() -> None:
-    """Each stage has the time of the operations that it has queued, and nothing waits for the device."""
-    job = Job()
-    job.steps(5)
-    assert STEP == job.end()
-    assert (3, 0, 0) == (job.cycles, job.lost, later.syncs)  # the device is known after the first step
-
-
-def test_values_count_in_the_window_of_their_cycle() -> None:
-    """A window waits for the device, and then has exactly its own cycles."""
+    """That of the operations that each has queued. A window waits for the device, and then has exactly its cycles."""
     with monitel.testing.ManualClock() as clock:
         job = Job(window_size=60.0)
         job.steps(4)
         clock.advance(60)
         job.steps(1)  # its cycle is in the second window, and closes the first one
-        assert [] == job.windows()
+        assert [] == job.windows
         assert STEP == job.end()
-    assert [2] * 5 + [1] * 5 == [each.count for each in job.windows()]
+    assert [2] * 5 + [1] * 5 == [each.count for each in job.windows]  # the device is known after the first step
+    assert (0, 0) == (job.lost, later.syncs)
 
 
 def test_cycles_of_all_kinds() -> None:
