@@ -34,6 +34,21 @@ def outcome(call: Callable[[Any], Any], module: Any) -> Any:
         return type(error)
 
 
+def exported(events: Any) -> Any:
+    """Return the trace of a profile, or of a list of events."""
+    events.export_chrome_trace("trace.json")
+    return json.loads(Path("trace.json").read_text())
+
+
+def kinds(values: dict[str, Any]) -> dict[str, type]:
+    return {key: type(value) for key, value in values.items()}
+
+
+def table(events: Any, **options: Any) -> str:
+    """Return a table without its numbers."""
+    return re.sub(r" *[0-9.]+(us|ms|s|%)", " #", events.table(**options))
+
+
 def test_names() -> None:
     """Every public name of torch.profiler exists, and the private names that its users import."""
     assert set(theirs.__all__) <= set(ours.__all__)
@@ -91,12 +106,10 @@ def test_schedules() -> None:
         first, second = (module.schedule(**arguments) for module in (theirs, ours))
         assert [first(step).name for step in range(30)] == [second(step).name for step in range(30)]
     for wrong in ({"wait": -1}, {"active": 0}, {"repeat": -2}, {"skip_first": -1}, {"warmup": -9}):
-        messages = []
-        for module in (theirs, ours):
-            with pytest.raises(AssertionError) as caught:
-                module.schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
-            messages.append(str(caught.value))
-        assert messages[0] == messages[1]
+        with pytest.raises(AssertionError) as first:
+            theirs.schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
+        with pytest.raises(AssertionError, match=f"^{re.escape(str(first.value))}$"):
+            ours.schedule(**{"wait": 1, "warmup": 1, "active": 1, **wrong})
 
 
 def lifecycle(module: Any, letters: str, steps: int) -> Any:
@@ -213,13 +226,8 @@ def nested(module: Any) -> Any:
 @pytest.mark.parametrize("averaged", [True, False])
 def test_tables(arguments: dict[str, Any], averaged: bool) -> None:
     """Tables are equal to the character, except for the numbers."""
-
-    def table(module: Any) -> str:
-        prof = nested(module)
-        text: str = (prof.key_averages() if averaged else prof.events()).table(**arguments)
-        return re.sub(r" *[0-9.]+(us|ms|s|%)", " #", text)
-
-    assert table(theirs) == table(ours)
+    first, second = (nested(each).key_averages() if averaged else nested(each).events() for each in (theirs, ours))
+    assert table(first, **arguments) == table(second, **arguments)
 
 
 def test_event_attributes() -> None:
@@ -240,16 +248,13 @@ def test_event_attributes() -> None:
         )
 
 
-def test_event_lists(tmp_path: Path) -> None:
+def test_event_lists() -> None:
     """A list that a user makes of events has a table and a trace, with torch's fields."""
 
     def seen(module: Any) -> Any:
         events = nested(module).events()
         made = type(events)((each for each in events if each.name == "outer"), use_device=None)
-        made.export_chrome_trace(str(tmp_path / "trace.json"))
-        trace = json.loads((tmp_path / "trace.json").read_text())
-        fields = [{key: type(value) for key, value in each.items()} for each in trace]
-        return fields, [(each["name"], each["pid"]) for each in trace], re.sub(r" *[0-9.]+(us|%)", " #", made.table())
+        return [(each["name"], each["pid"], kinds(each)) for each in exported(made)], table(made)
 
     assert seen(theirs) == seen(ours)
 
@@ -291,29 +296,23 @@ def test_steps_of_profiles_and_optimizers_are_counted(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("two_ranks")
-def test_ranks_of_torch_distributed(tmp_path: Path) -> None:
+def test_ranks_of_torch_distributed() -> None:
     """``distributedInfo`` is torch's, in the same place and with the same spaces."""
     found = []
     for module in (theirs, ours):
-        with module.profile() as prof:
-            pass
-        prof.export_chrome_trace(str(tmp_path / "trace.json"))
-        head = (tmp_path / "trace.json").read_text().partition('"traceEvents"')[0]
+        exported(nested(module))
+        head = Path("trace.json").read_text().partition('"traceEvents"')[0]
         found.append(head.partition('"distributedInfo": ')[2].partition("\n")[0])
     assert '"rank": 0, "world_size": 2' in found[0]
     assert found[0] == found[1]
 
 
-def test_traces(tmp_path: Path) -> None:
+def test_traces() -> None:
     """Traces have equal keys and slices, with equal fields and types of values."""
-    kinds, slices = [], []
-    for module in (theirs, ours):
-        prof = nested(module)
-        path = tmp_path / f"{module.__name__}.json"
-        prof.export_chrome_trace(str(path))
-        trace = json.loads(path.read_text())
-        kinds.append({key: type(value) for key, value in trace.items()})
-        labels = [event for event in trace["traceEvents"] if event.get("cat") == "user_annotation"]
-        slices.append([{key: type(value) for key, value in event.items()} | {"is": event["name"]} for event in labels])
-    assert kinds[0] == kinds[1]
-    assert slices[0] == slices[1]
+
+    def seen(module: Any) -> Any:
+        trace = exported(nested(module))
+        slices = [each for each in trace["traceEvents"] if each.get("cat") == "user_annotation"]
+        return kinds(trace), [(each["name"], kinds(each)) for each in slices]
+
+    assert seen(theirs) == seen(ours)

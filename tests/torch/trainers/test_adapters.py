@@ -170,22 +170,16 @@ def test_preempted_job(name: str, receiver: Receiver, run: Run) -> None:
 
 SLURM_JOB = """\
 import logging, torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.fabric.plugins.environments import SLURMEnvironment
 logging.getLogger("lightning").setLevel(logging.ERROR)
 begin()
-class Model(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(1, 1)
-
+class Model(BoringModel):
     def training_step(self, batch, index):
         train()
-        return self.layer(batch).sum()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), 0.1)
+        return super().training_step(batch, index)
 
 class Report(Callback):
     def on_exception(self, trainer, module, error):
@@ -195,10 +189,10 @@ class Report(Callback):
     def on_save_checkpoint(self, trainer, *_):
         print("handled", flush=True)
 
-data = torch.utils.data.DataLoader(torch.zeros(10**5, 1))
+data = torch.utils.data.DataLoader(torch.zeros(10**5, 32))
 callbacks = [Report(), ModelCheckpoint("checkpoints", filename="last", save_on_exception=True)]
-trainer = Trainer(accelerator="cpu", logger=False, callbacks=callbacks, enable_progress_bar=False,
-                  enable_model_summary=False, max_epochs=1, plugins=[SLURMEnvironment(auto_requeue=True)])
+trainer = Trainer(accelerator="cpu", logger=False, callbacks=callbacks, enable_progress_bar=False, max_epochs=1,
+                  enable_model_summary=False, limit_val_batches=0, plugins=[SLURMEnvironment(auto_requeue=True)])
 trainer.fit(Model(), data)
 print("after", flush=True)
 """
