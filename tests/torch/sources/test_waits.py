@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -26,31 +27,26 @@ def waiting(
     guard: Callable[[], Any], within: str | None = None, *, trains: bool = True
 ) -> Iterator[Callable[[], None]]:
     """Have another thread make a step, enter an activity, and wait; provide a function that ends the wait."""
-    waits, end, left, done = (threading.Event() for _ in range(4))
+    waits, end = threading.Event(), threading.Event()
 
-    def run() -> None:
+    def wait() -> None:
         if trains:
             monitel.set_step(1)
-        with nullcontext() if within is None else monitel.activity(within):
-            with guard():
-                waits.set()
-                assert end.wait(_DEADLINE)
-            left.set()
-            assert done.wait(_DEADLINE)
+        with nullcontext() if within is None else monitel.activity(within), guard():
+            waits.set()
+            assert end.wait(_DEADLINE)
 
     def end_wait() -> None:
         end.set()
-        assert left.wait(_DEADLINE)
+        waited.result(_DEADLINE)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    try:
+    with ThreadPoolExecutor(1) as thread:  # which lives on after the wait
+        waited = thread.submit(wait)
         assert waits.wait(_DEADLINE)
-        yield end_wait
-    finally:
-        end.set()
-        done.set()
-        thread.join(_DEADLINE)
+        try:
+            yield end_wait
+        finally:
+            end_wait()
 
 
 def own() -> Any:
