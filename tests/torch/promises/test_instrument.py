@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -151,9 +152,6 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         except BaseException as error:
             sys.excepthook(type(error), error, error.__traceback__)
 
-    def fail(error: BaseException) -> None:
-        raise error
-
     with monitel.torch.instrument():
         uncaught(lambda: 1 // 0)
         uncaught(lambda: torch.empty(2**60, dtype=torch.uint8))
@@ -163,8 +161,8 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         with pytest.raises(RuntimeError):
             torch.distributed.all_gather([torch.ones(3)], torch.ones(2))
         for error in (torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), KeyboardInterrupt()):
-            uncaught(lambda error=error: fail(error))  # type: ignore[misc]
-        uncaught(lambda: fail(OSError("no \udcff of https://me:secret@example.org")))
+            uncaught(Mock(side_effect=error))
+        uncaught(Mock(side_effect=OSError("no \udcff of https://me:secret@example.org")))
     found = [event for event in events if event.window is None]
     fatal, severe = monitel.Severity.FATAL, monitel.Severity.ERROR
     assert [

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from tests.support.inbox import points_of
 from tests.support.paths import EXAMPLES
 from tests.support.scripts import Run
 from tests.support.spools import cat
@@ -21,11 +20,8 @@ STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
 def stages(folder: Path) -> dict[int, dict[str, float]]:
     """Return the median of the windows' means of each stage in seconds, by rank, from what is on disk."""
     found: dict[tuple[int, str], list[float]] = defaultdict(list)
-    for point in (
-        each for signal, message in cat(folder).requests if signal == "metrics" for each in points_of(message)
-    ):
-        if point.metric == "training.stage.duration.mean":
-            found[point.resource["training.rank"], point.attributes["training.stage"]].append(point.value)
+    for point in cat(folder).points("training.stage.duration.mean"):
+        found[point.resource["training.rank"], point.attributes["training.stage"]].append(point.value)
     return {rank: {stage: median(found[rank, stage]) for stage in STAGES} for rank in (0, 1)}
 
 

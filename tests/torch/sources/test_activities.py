@@ -281,9 +281,8 @@ def test_save_in_another_thread_does_not_block(folder: bool, events: list[monite
         run_together(lambda: torch.load(path, weights_only=False))
     assert {"step"} == {*Observed.found}
     (event,) = events
-    assert ("checkpoint.saved", str(path), 0.0) == (
-        *(event.name, event.data["checkpoint.path"], event.data["checkpoint.blocked"]),
-    )
+    assert "checkpoint.saved" == event.name
+    assert {"checkpoint.path": str(path), "checkpoint.blocked": 0.0}.items() <= event.data.items()
 
 
 class SlowWriter(dcp.FileSystemWriter):  # type: ignore[misc]

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf, nan
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -336,14 +337,7 @@ def test_rates_of_amounts_per_step(step: Step, events: list[monitel.Event]) -> N
 @pytest.mark.parametrize("bad", [-1, float("nan"), ValueError], ids=str)
 def test_bad_amount_counts_nothing(bad: Any, step: Step, caplog: pytest.LogCaptureFixture) -> None:
     """The loop continues, and the other amounts count. An exception is logged once, a wrong number is left out."""
-    results = iter([2, bad, 3, bad])
-
-    def samples() -> Any:
-        result = next(results)
-        if result is ValueError:
-            raise ValueError("no batch")
-        return result
-
+    samples = Mock(side_effect=[2, bad, 3, bad])
     caplog.set_level(logging.WARNING, "monitel.torch")
     with instrument(samples_per_step=samples, tokens_per_step=10):
         for _ in range(4):

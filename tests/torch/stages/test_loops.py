@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -297,12 +298,8 @@ def test_length_is_that_of_the_original() -> None:
 def test_exceptions_are_passed_on(error: type[BaseException]) -> None:
     """The object itself, with its traceback."""
     raised = error("first")
-
-    def fail(_item: int) -> None:
-        raise raised
-
     with pytest.raises(error) as caught:
-        next(iter(monitel.torch.batches(map(fail, [1]))))
+        next(iter(monitel.torch.batches(map(Mock(side_effect=raised), [1]))))
     assert raised is caught.value
 
 
