@@ -324,22 +324,19 @@ def test_interrupted_add_loses_that_sample_only(monkeypatch: pytest.MonkeyPatch,
     stat, launch, thread = monitel.Stat("loss", ALL, math.inf), later.launch, threading.get_ident()
     later.answers = True
     stat.add(on_later(1.0))
+    actions: list[Callable[[], object]] = []
 
-    def add(number: float, during: Callable[[], object]) -> None:
-        actions = [during]
+    def interrupted(operation: Any) -> None:
+        if actions and thread == threading.get_ident():
+            actions.pop()()
+        launch(operation)
 
-        def interrupted(operation: Any) -> None:
-            if actions and thread == threading.get_ident():
-                actions.pop()()
-            launch(operation)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(later, "launch", interrupted)
-            stat.add(on_later(number))
-
-    add(2.0, lambda: stat.add(on_later(4.0)))
+    monkeypatch.setattr(later, "launch", interrupted)
+    actions.append(lambda: stat.add(on_later(4.0)))
+    stat.add(on_later(2.0))
+    actions.append(Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        add(100.0, Mock(side_effect=KeyboardInterrupt))
+        stat.add(on_later(100.0))
     stat.add(on_later(8.0))
     monitel.flush()
     found = counted(events)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import reduce
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch.profiler as theirs
@@ -114,17 +115,7 @@ def test_schedules() -> None:
 def lifecycle(module: Any, letters: str, steps: int) -> Any:
     """Run a profile with a schedule, and return everything that a user can observe."""
     actions = dict(zip("NWRS", list(module.ProfilerAction), strict=False))
-    log: list[Any] = []
-
-    class Observer:
-        def start(self) -> None:
-            log.append("start")
-
-        def stop(self) -> None:
-            log.append("stop")
-
-        def cleanup(self) -> None:
-            log.append("cleanup")
+    log = Mock(observer=Mock(spec=["start", "stop", "cleanup"]))
 
     def events(prof: Any) -> list[Any]:
         return [(event.name, event.trace_name, event.cpu_parent and event.cpu_parent.name) for event in prof.events()]
@@ -133,15 +124,15 @@ def lifecycle(module: Any, letters: str, steps: int) -> Any:
         warnings.simplefilter("always")
         with module.profile(
             schedule=lambda step: actions[letters[step % len(letters)]],
-            on_trace_ready=lambda prof: log.append((prof.step_num, prof.current_action.name, events(prof))),
-            execution_trace_observer=Observer(),
+            on_trace_ready=lambda prof: log.ready(prof.step_num, prof.current_action.name, events(prof)),
+            execution_trace_observer=log.observer,
         ) as prof:
             for step in range(steps):
                 with module.record_function("outer"), module.record_function(f"inner {step}"):
                     pass
                 prof.step()
     messages = [str(each.message) for each in caught if "Incorrect" in str(each.message)]
-    return log, messages, prof.step_num, prof.current_action.name
+    return log.mock_calls, messages, prof.step_num, prof.current_action.name
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,7 @@ def test_hook_of_another_library_stays(events: list[monitel.Event], monkeypatch:
     reached: list[Any] = []
     monkeypatch.setattr(sys, "excepthook", lambda *arguments: reached.append(arguments))
     running = monitel.torch.instrument()
-    ours = sys.excepthook
-
-    def theirs(*arguments: Any) -> None:
-        ours(*arguments)
-
+    theirs = partial(sys.excepthook)
     monkeypatch.setattr(sys, "excepthook", theirs)
     running.uninstrument()
     assert theirs is sys.excepthook
