@@ -113,7 +113,7 @@ def test_stats_of_one_name_share_an_instrument(backend: Backend, clock: ManualCl
 
 
 def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(backend: Backend) -> None:
-    """Four threads close 300 windows each; no window is lost or counted twice."""
+    """Each of four threads closes 300 windows; no window is lost or counted twice."""
 
     def work() -> None:
         for _ in range(300):
@@ -122,7 +122,8 @@ def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(ba
             stat.flush()
 
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
-        threads = [Thread(target=work) for _ in range(4)]
+        work()  # the SDK begins a point after the time of the collection in which it is new
+        threads = [Thread(target=work) for _ in range(3)]
         for thread in threads:
             thread.start()
         while any(each.is_alive() for each in threads):
