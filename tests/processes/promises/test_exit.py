@@ -78,7 +78,8 @@ def test_each_window_that_is_open_at_the_end_is_recorded(
     ended = train(script, receiver.url if backend == "healthy" else "http://127.0.0.1:9")
     assert seconds_of_exit(ended) < IN_TIME
     line = last_line(ended.stderr)
-    assert (2_000, backend == "healthy") == (line.windows + (line.spooled or 0), line.windows > 0)
+    windows, spooled_items = line.windows or 0, line.spooled or 0
+    assert (2_000, backend == "healthy") == (windows + spooled_items, windows > 0)
     assert (0, None) == (line.events, line.dropped)
     assert [1] * 2_000 == receiver.values("loss.count") + spooled(tmp_path / "spool")[0]
 
