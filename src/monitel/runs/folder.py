@@ -37,7 +37,7 @@ RUNS = 100  # runs that are kept
 
 _FOLDERS = _RUN, _AGENT, _PROCESS = "run-", "agent-", "process-"  # how the names of folders begin
 _LONGEST = 60  # characters of the name of a run in that of its folder
-_UNUSUAL = re.compile(r"[^A-Za-z0-9._]+")
+_UNUSUAL = re.compile(r"[^\w.]+")  # letters of any language are usual
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
 

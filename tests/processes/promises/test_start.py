@@ -87,13 +87,13 @@ def test_everything_goes_to_the_endpoint(train: Run, receiver: Receiver) -> None
 def test_second_call_ends_the_first_run(train: Run) -> None:
     """Each run has its own numbers, steps and report; a block ends its run, too, with its exception."""
     second = "monitel.start('my run').log(loss=0.5, step=7)\n"
-    third = "with suppress(ValueError), monitel.start('third') as run:\n    run.log(loss=2.0, step=1)\n"
+    third = "with suppress(ValueError), monitel.start('損失/third') as run:\n    run.log(loss=2.0, step=1)\n"
     train(f"from contextlib import suppress\n{BEGIN}{TRAIN}{second}{third}    raise ValueError('no data')\n")
     assert (1 / 30, 0.5) == pytest.approx((curves(1)["loss"], curves(2)["loss"]))
     runs = {each["run"]: each for each in json.loads(command("runs", "--json").output)["runs"]}
     states = [(each["state"], each["last_step"]) for _, each in sorted(runs.items())]
     assert [("completed", 30), ("completed", 7), ("failed", 1)] == states
-    assert "ValueError: no data" in report(name="third")
+    assert "ValueError: no data" in report(name="損失-third")
 
 
 @pytest.mark.parametrize(
