@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Barrier, Event, Lock, Thread
 from typing import Any
 
@@ -74,36 +75,12 @@ def emit_items(count: int, seed: int) -> Counter[str]:
 
 
 @contextmanager
-def checked_continuously(pipeline: Pipeline) -> Iterator[list[int]]:
-    """Check in a thread that the accounts add up while the block runs; the list grows with each check."""
-    stop, checks, broken = Event(), list[int](), list[BaseException]()
-
-    def check() -> None:
-        try:
-            while not stop.wait(0.0005):
-                check_accounts(pipeline)
-                checks.append(1)
-        except BaseException as error:
-            broken.append(error)
-
-    thread = Thread(target=check, daemon=True)
-    thread.start()
-    try:
-        yield checks
-    finally:
-        stop.set()
-        thread.join(DEADLINE)
-    assert [] == broken
-    assert checks
-
-
-def run_together(*functions: Callable[[], object]) -> None:
+def running(*functions: Callable[[], object]) -> Iterator[None]:
+    """Run functions in threads during the block, and wait for their ends; fail the test if one raises or hangs."""
     failed: list[BaseException] = []
-    together = Barrier(len(functions))
 
     def guarded(function: Callable[[], object]) -> None:
         try:
-            together.wait(DEADLINE)
             function()
         except BaseException as error:
             failed.append(error)
@@ -111,11 +88,50 @@ def run_together(*functions: Callable[[], object]) -> None:
     threads = [Thread(target=guarded, args=[function], daemon=True) for function in functions]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(DEADLINE)
-        assert not thread.is_alive(), "deadlock"
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.join(DEADLINE)
+    assert not any(thread.is_alive() for thread in threads), "deadlock"
     if failed:
         raise failed[0]
+
+
+def run_together(*functions: Callable[[], object]) -> None:
+    together = Barrier(len(functions))
+
+    def begin(function: Callable[[], object]) -> None:
+        together.wait(DEADLINE)
+        function()
+
+    with running(*(partial(begin, function) for function in functions)):
+        pass
+
+
+@contextmanager
+def repeating(*functions: Callable[[], object], pause: float = 0.0) -> Iterator[None]:
+    """Call each function in a thread, at least once, and again after each pause until the block ends."""
+    over = Event()
+
+    def repeat(function: Callable[[], object]) -> None:
+        function()
+        while not over.wait(pause):
+            function()
+
+    with running(*(partial(repeat, function) for function in functions)):
+        try:
+            yield
+        finally:
+            over.set()
+
+
+@contextmanager
+def checked_continuously(pipeline: Pipeline) -> Iterator[list[None]]:
+    """Check in a thread that the accounts add up while the block runs; the list grows with each check."""
+    checks: list[None] = []
+    with repeating(lambda: checks.append(check_accounts(pipeline)), pause=0.0005):  # type: ignore[func-returns-value]
+        yield checks
 
 
 @dataclass

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread, get_ident, main_thread
+from threading import Thread, get_ident, main_thread
 from typing import Any
 
 import pytest
 from tests.support.checks import ledger
 from tests.support.inbox import DEADLINE
-from tests.support.producers import run_together
+from tests.support.producers import repeating, run_together
 
 import monitel
 from monitel.clock import since_boot_ns
@@ -302,32 +302,22 @@ def test_reads_add_up_at_every_moment() -> None:
     """While activities change and signal handlers enter others, no total falls from one read to the next."""
     found: list[list[monitel.Ledger]] = [[], []]
     handled: list[monitel.Ledger] = []
-    done = Event()
 
     def handle(*_signal: object) -> None:
         with monitel.activity("stuck"):
             handled.append(ledger())
 
-    def read(mine: list[monitel.Ledger]) -> None:
-        while not done.is_set():
-            mine.append(ledger())
-
     monitel.set_step(1)
     before = signal.signal(signal.SIGALRM, handle)
-    readers = [Thread(target=read, args=[mine]) for mine in found]
-    for reader in readers:
-        reader.start()
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
-        while len(handled) < 50 or len(found[0]) < 50:
-            with monitel.activity("evaluation"), monitel.activity("data"):
-                spend(1)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        done.set()
-        for reader in readers:
-            reader.join()
+    with repeating(*(lambda mine=mine: mine.append(ledger()) for mine in found)):
+        signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+        try:
+            while len(handled) < 50 or len(found[0]) < 50:
+                with monitel.activity("evaluation"), monitel.activity("data"):
+                    spend(1)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
     handled.sort(key=lambda each: each.elapsed_ns)  # handlers interrupt each other
     assert {"stuck"} == {each.current for each in handled}
     for mine in (*found, handled):

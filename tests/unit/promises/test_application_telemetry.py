@@ -2,7 +2,7 @@
 
 import logging
 from functools import partial
-from threading import Event, Thread
+from threading import Event
 from threading import enumerate as all_threads
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.support.checks import Warned, in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import run_together
+from tests.support.producers import run_together, running
 from tests.support.receiver import Receiver, partial_success
 from tests.support.state import SetEnv
 
@@ -103,12 +103,10 @@ def test_exporter_made_during_shutdown_ends(receiver: Receiver, start: Start, mo
 
     monkeypatch.setattr(application, READER, slow)
     pipeline = start()
-    thread = Thread(target=pipeline.meter_provider.get_meter, args=["mine"])
-    thread.start()
-    assert begun.wait(DEADLINE)
-    assert pipeline.shutdown()
-    over.set()
-    thread.join(DEADLINE)
+    with running(partial(pipeline.meter_provider.get_meter, "mine")):
+        assert begun.wait(DEADLINE)
+        assert pipeline.shutdown()
+        over.set()
     wait_until(lambda: not threads())
 
 

@@ -8,6 +8,7 @@ import re
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start, emit
-from tests.support.producers import record_ranges
+from tests.support.producers import record_ranges, repeating
 from tests.support.receiver import Receiver
 from tests.support.spools import spooled
 from tests.support.state import SetEnv
@@ -435,26 +436,22 @@ def test_two_threads_have_two_pipelines(start: Start, monkeypatch: pytest.Monkey
 def test_items_of_other_threads_are_in_one_of_two_pipelines(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Events and samples go on while one pipeline ends and the next one is made."""
     setenv({TEMPORALITY: "delta"})
-    pipelines, stop = [start()], threading.Event()
+    pipelines, expected = [start()], list[str]()
 
-    def record(thread: int) -> int:
-        number, stat = 0, Stat("loss", [COUNT], 3600.0, attributes={"thread": thread})  # else a window may have two
-        while not stop.wait(0.0002):
-            number += 1
-            monitel.emit("event", id=f"{thread} {number}")
-            stat.add(1)
-            stat.flush()
-        return number
+    def record(stat: Stat) -> None:
+        event = f"{stat.definition.attributes} {len(expected)}"
+        expected.append(event)
+        monitel.emit("event", id=event)
+        stat.add(1)
+        stat.flush()
 
-    with ThreadPoolExecutor() as pool:
-        threads = [pool.submit(record, thread) for thread in range(3)]
-        try:
-            for _ in range(5):
-                assert pipelines[-1].force_flush(DEADLINE)
-                pipelines.append(start())
-        finally:
-            stop.set()
-    expected = [f"{thread} {item}" for thread, each in enumerate(threads) for item in range(1, each.result() + 1)]
+    stats = [
+        Stat("loss", [COUNT], 3600.0, attributes={"thread": thread}) for thread in range(3)
+    ]  # else a window may have two samples
+    with repeating(*(partial(record, stat) for stat in stats), pause=0.0002):
+        for _ in range(5):
+            assert pipelines[-1].force_flush(DEADLINE)
+            pipelines.append(start())
     assert pipelines[-1].force_flush(DEADLINE)
     assert sorted(expected) == sorted(each.attributes["id"] for each in receiver.records("event"))
     assert len(expected) == sum(receiver.values("loss.count"))

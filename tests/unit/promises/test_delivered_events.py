@@ -2,10 +2,10 @@
 
 import logging
 import logging.config
-import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,7 +22,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_s
 from tests.support.checks import Warned, wait_until
 from tests.support.inbox import DEADLINE, Record
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import run_together
+from tests.support.producers import repeating
 from tests.support.receiver import Receiver
 from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, table
@@ -379,22 +379,11 @@ def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
 
 def test_threads_log_while_logging_is_configured(receiver: Receiver, start: Start, root: Any) -> None:
     """The handler comes back with the lock that they hold or wait for: none raises, none waits forever."""
-    pipeline, over = start(logging_level="WARNING"), threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            training.warning("a step")
-
-    def configure() -> None:
-        try:
-            for _ in range(5):
-                logging.basicConfig(force=True, handlers=[logging.NullHandler()])
-                wait_for_the_handler(root)
-        finally:
-            over.set()
-
-    run_together(work, work, configure)
-    pipeline.shutdown()
+    start(logging_level="WARNING")
+    with repeating(*[partial(training.warning, "a step")] * 2):
+        for _ in range(5):
+            logging.basicConfig(force=True, handlers=[logging.NullHandler()])
+            wait_for_the_handler(root)
 
 
 def test_levels_are_severities_of_opentelemetry(receiver: Receiver, start: Start, root: Any) -> None:
