@@ -1,9 +1,9 @@
-"""Waiting for a condition, limits of time, and warnings in the log."""
+"""Waiting for a condition, limits of time, warnings in the log, and variables of the environment."""
 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
@@ -66,3 +66,17 @@ Warned = Callable[..., list[str]]  # type of the fixture ``warned``
 def warned(caplog: pytest.LogCaptureFixture) -> Warned:
     """Return a function that returns the warnings with all of its words."""
     return partial(warnings_with, caplog)
+
+
+SetEnv = Callable[..., None]  # type of the fixture ``setenv``
+
+
+@pytest.fixture
+def setenv(monkeypatch: pytest.MonkeyPatch) -> SetEnv:
+    """Return a function that sets variables of the environment, from a mapping or by keyword."""
+
+    def setenv(variables: Mapping[str, str] | None = None, /, **others: str) -> None:
+        for name, value in {**(variables or {}), **others}.items():
+            monkeypatch.setenv(name, value)
+
+    return setenv

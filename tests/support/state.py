@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
@@ -63,20 +63,6 @@ def boxes_of_session() -> Iterator[Path]:
         prefix="monitel-tests-", dir=memory if usable else None, ignore_cleanup_errors=True
     ) as path:
         yield Path(path)
-
-
-SetEnv = Callable[..., None]  # type of the fixture ``setenv``
-
-
-@pytest.fixture
-def setenv(monkeypatch: pytest.MonkeyPatch) -> SetEnv:
-    """Return a function that sets variables of the environment, from a mapping or by keyword."""
-
-    def setenv(variables: Mapping[str, str] | None = None, /, **others: str) -> None:
-        for name, value in {**(variables or {}), **others}.items():
-            monkeypatch.setenv(name, value)
-
-    return setenv
 
 
 @pytest.fixture

@@ -219,11 +219,9 @@ def test_signal_handler_in_an_activity_reads_the_counters(monkeypatch: pytest.Mo
         return now()
 
     monkeypatch.setattr(activities, "_now", interrupt)
-    interrupted = Thread(target=monitel.ledger, daemon=True)
-    interrupted.start()
-    for thread in (interrupted, reader):
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+    run_together(monitel.ledger)
+    reader.join(DEADLINE)
+    assert not reader.is_alive()
 
 
 def test_activity_is_over_after_an_interrupt_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,12 @@ import pytest
 from opentelemetry import _logs, metrics, trace
 from opentelemetry.metrics import Observation
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
-from tests.support.checks import Warned, in_time, wait_until, warnings_with
+from tests.support.checks import SetEnv, Warned, in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together, running
 from tests.support.receiver import Receiver, partial_success
-from tests.support.state import SetEnv
 
 import monitel
 from monitel_otlp import Pipeline, application

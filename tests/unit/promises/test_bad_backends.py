@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from tests.support import hostile
-from tests.support.checks import Warned, wait_until, warnings_with
+from tests.support.checks import SetEnv, Warned, wait_until, warnings_with
 from tests.support.hostile import Behaviour, Peer
 from tests.support.inbox import DEADLINE, Answer, Inbox, Request, records_of
 from tests.support.pipelines import Start, emit, logs
 from tests.support.producers import make_small, record_ranges, record_window, run_together
 from tests.support.receiver import Receiver, partial_success
-from tests.support.spools import cat, rejected_requests
-from tests.support.state import SetEnv
+from tests.support.spools import cat, rejected_in, rejected_requests
 
 import monitel
 from monitel import COUNT
@@ -73,10 +72,8 @@ def outcome(pipeline: Pipeline) -> tuple[int, dict[str, int]]:
     return logs(pipeline).delivered, dict(logs(pipeline).dropped)
 
 
-def kept_in_rejected(pipeline: Pipeline, backend: Inbox) -> list[str]:
-    message = type(backend.of("logs")[0].message)
-    found = [message.FromString(each.body) for each in rejected_requests(Path(pipeline.spool_dir))]
-    return [record.name for each in found for record in records_of(each)]
+def kept_in_rejected(pipeline: Pipeline) -> list[str]:
+    return [record.name for each in rejected_in(Path(pipeline.spool_dir)) for record in records_of(each)]
 
 
 # One deadline: whatever a backend does slowly, the attempt ends, and the request is sent again.
@@ -336,7 +333,7 @@ def test_event_is_set_aside_alone_with_the_answer(
         assert len(backend.of("logs")) <= 17
     assert (15, {"rejected": 1}) == outcome(pipeline)
     (kept,) = rejected_requests(Path(pipeline.spool_dir))
-    assert (["poison"], True) == (kept_in_rejected(pipeline, backend), "the reason" in kept.reason)
+    assert (["poison"], True) == (kept_in_rejected(pipeline), "the reason" in kept.reason)
     assert 1 == len(warned(f"goes to {pipeline.spool_dir}"))
 
 
@@ -348,7 +345,7 @@ def test_rejected_requests_have_a_limit(
     answers(backend, lambda _names: refusal(backend, "invalid"))
     pipeline = start(**to(backend), export_interval=3600.0)
     emit(pipeline, *(f"event {number}" for number in range(10)))
-    kept = kept_in_rejected(pipeline, backend)
+    kept = kept_in_rejected(pipeline)
     assert kept == [f"event {number}" for number in range(len(kept))]
     assert 1 <= len(kept) < 10
     assert 10 == logs(pipeline).dropped["rejected"]
@@ -366,7 +363,7 @@ def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start
         assert not pipeline.force_flush(DEADLINE)
         assert 4 + number == len(backend.of("logs"))  # 8, 4, 2 and 1 events, and 7; then 8
     assert (0, {"rejected": 16}) == outcome(pipeline)
-    assert 16 == len(kept_in_rejected(pipeline, backend))
+    assert 16 == len(kept_in_rejected(pipeline))
 
 
 def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, start: Start) -> None:
@@ -376,7 +373,7 @@ def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, st
     assert not emit(pipeline, "poison", "last")
     requests = [[each.name for each in records_of(request.message)] for request in backend.of("logs")]
     assert [*[["poison"]] * 3, ["last"]] == requests
-    assert (["last"], ["poison"]) == (backend.record_names()[-1:], kept_in_rejected(pipeline, backend))
+    assert (["last"], ["poison"]) == (backend.record_names()[-1:], kept_in_rejected(pipeline))
     assert (1, {"rejected": 1}) == outcome(pipeline)
 
 
@@ -392,7 +389,7 @@ def test_refusal_after_a_lost_answer_is_unconfirmed(backend: Inbox, start: Start
     assert not pipeline.force_flush(DEADLINE)
     assert (0, {"unconfirmed": 5}) == outcome(pipeline)
     assert 2 == len(backend.of("logs"))
-    assert 5 == len(kept_in_rejected(pipeline, backend))
+    assert 5 == len(kept_in_rejected(pipeline))
 
 
 # Pauses

@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 from tests.support import backends
-from tests.support.checks import Warned
+from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start, emit
 from tests.support.producers import record_ranges, repeating
 from tests.support.receiver import Receiver
 from tests.support.spools import spooled
-from tests.support.state import SetEnv
 
 import monitel
 import monitel_otlp

@@ -19,12 +19,11 @@ from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
-from tests.support.checks import Warned, wait_until
+from tests.support.checks import SetEnv, Warned, wait_until
 from tests.support.inbox import DEADLINE, Record
 from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import repeating
 from tests.support.receiver import Receiver
-from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, table
 
 import monitel

@@ -5,12 +5,11 @@ import re
 from itertools import accumulate
 
 import pytest
-from tests.support.checks import Warned
+from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Point
 from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import close_windows, record_window
 from tests.support.receiver import Receiver
-from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, kind_of, table
 
 import monitel

@@ -9,7 +9,7 @@ from itertools import pairwise
 from threading import Event
 
 import pytest
-from tests.support.checks import Warned, ledger, wait_until
+from tests.support.checks import SetEnv, Warned, ledger, wait_until
 from tests.support.inbox import CUMULATIVE, DEADLINE, Answer, Point
 from tests.support.nvml import FakeNvml
 from tests.support.pipelines import Start, delivered_by
@@ -17,7 +17,6 @@ from tests.support.producers import record_ranges, wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
 from tests.support.spools import cat
-from tests.support.state import SetEnv
 from tests.unit.promises.reference_tables import code, kind_of, metrics, table
 
 import monitel
