@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import SHUT_RDWR, socket
+from ssl import SSLContext
 from threading import Event, Thread
 from typing import Any
 
@@ -39,13 +40,15 @@ class Receiver(Inbox):
 
     protocol = "http/protobuf"
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, tls: SSLContext | None = None) -> None:
         super().__init__()
         self.failures: list[BaseException | None] = []
         self.closing = Event()
         self.connections: list[socket] = []
         self._server = _Server(self, port)
-        self.url = f"http://127.0.0.1:{self.port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{self.port}"
         self._thread = Thread(target=self._server.serve_forever, args=[0.01], daemon=True)
         self._thread.start()
 

@@ -562,10 +562,7 @@ def serve(protocol: str, certificate: Any, clients: Any = None) -> Any:
     if clients is not None:
         clients.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
-    receiver = Receiver()
-    receiver._server.socket = context.wrap_socket(receiver._server.socket, server_side=True)
-    receiver.url = receiver.url.replace("http:", "https:")
-    return receiver
+    return Receiver(tls=context)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from socket import socket
 from typing import Any
 
 import pytest
-from tests.support.hostile import Peer, refusing_url
+from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, Inbox, Request, points_of, spans_of
 from tests.support.producers import record_ranges
 from tests.support.receiver import MESSAGES, Receiver, partial_success
@@ -418,18 +417,12 @@ def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program:
 
 @pytest.fixture
 def tls_url() -> Iterator[str]:
-    """The URL of a server with a certificate of an unknown authority, which closes each connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    """The URL of a server with a certificate of an unknown authority."""
     trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
-    context.set_alpn_protocols(["h2", "http/1.1"])
-
-    def shake(_peer: Peer, connection: socket) -> None:
-        connection.settimeout(DEADLINE)
-        context.wrap_socket(connection, server_side=True).close()
-
-    with Peer(shake) as peer:
-        yield peer.url.replace("http", "https")
+    with Receiver(tls=context) as receiver:
+        yield receiver.url
 
 
 @pytest.mark.parametrize("protocol", SENT)
