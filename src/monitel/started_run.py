@@ -226,8 +226,8 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
       :func:`monitel_otlp.configure`. With monitel-tensorboard rank zero writes TensorBoard files into the folder.
     * At the end the report ``report.html`` is written into the folder, unless MONITEL_REPORT is false.
 
-    Ranks of a job share a folder if their launcher names the run, or if torchrun, ``monitel run`` or the first rank has
-    started them. So do the attempts of a run. A second call ends the first run, and begins another one. A forked child
+    Ranks on one machine share a folder, and so do all ranks and attempts whose launcher names the run, if the machines
+    share the disk. A second call ends the first run, and begins another one. A forked child
     that trains calls start() itself; in a spawned one that imports the main module, a run begins with its first use.
 
     Args:

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import re
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -25,7 +26,8 @@ from monitel.blackbox.folder import Folder, FolderError, make_folder
 from monitel.process.launcher import launch_attributes
 from monitel.runs.history import History, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
-from monitel_run.folder import VARIABLE, is_running
+from monitel_run.folder import VARIABLE, is_running, start_time
+from monitel_run.folder import identify as identify_process
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -81,11 +83,15 @@ def is_started(path: Path) -> bool:
 
 def name_of(path: Path) -> str:
     """Return the name with which :func:`monitel.start` has begun the run in a folder; empty for another one."""
+    return str(_marked(path).get("name", ""))
+
+
+def _marked(path: Path) -> dict[str, Any]:
+    """Return the content of the marker in a folder."""
     with suppress(OSError, ValueError, FolderError), closing(Folder.open(path, check=False)) as folder:
         found = json.loads(folder.read(MARKER, LIMIT_BYTES))
-        if isinstance(found, dict):
-            return str(found.get("name", ""))
-    return ""
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def of_first_rank(name: str) -> Path | None:
@@ -94,19 +100,29 @@ def of_first_rank(name: str) -> Path | None:
     return path if launch_attributes().get("training.rank") and name_of(path) == name else None
 
 
-def shared_key(name: str, number: int) -> str:
-    """Return what the processes of a run that has this name have in common; empty for a run of one process.
+class SharedKey(NamedTuple):
+    """The key that the processes of a run have in common."""
 
-    The number is that of the run in its process.
-    """
+    text: str = ""  # empty for a run of one process
+    #: Without a run id only the ranks have it that begin while the first one runs: a shell may start the next job.
+    has_attempts: bool = True
+
+
+def shared_key(name: str, number: int) -> SharedKey:
+    """Return the key of a run that has this name, and this number in its process."""
     launch, parent = launch_attributes(), os.environ.get(VARIABLE, "")
     key = identify(launch).folder
-    if key.startswith(_PROCESS):
-        key = parent if "training.rank" in launch and is_running(parent) else ""
-    return key and f"{key} {name} {number}"
+    if not key.startswith(_PROCESS):
+        return SharedKey(f"{key} {name} {number}")
+    if "training.rank" not in launch or launch.get("training.world_size") == 1:
+        return SharedKey()
+    if not is_running(parent):  # the ranks have one launcher, which may have two jobs at a time
+        starter = f"{os.getppid()}-{start_time(os.getppid())}"
+        parent = " ".join((socket.gethostname(), starter, os.environ.get("MASTER_PORT", "")))
+    return SharedKey(f"{parent} {name} {number}", has_attempts=False)
 
 
-def make_started(parent: Path, name: str, key: str = "") -> Path:
+def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:  # noqa: B008  a tuple
     """Make the folder of a run in a folder of runs, and return it: its name has that of the run, the day and a number.
 
     With a key, the folder is returned that another process with this key has made: another rank, or an attempt. A
@@ -114,8 +130,8 @@ def make_started(parent: Path, name: str, key: str = "") -> Path:
     """
     parent.mkdir(parents=True, exist_ok=True)
     parent = parent.resolve()
-    link = parent / f".{_digest(key)}"
-    if (path := _linked(link)) is not None:
+    link = parent / f".{_digest(key.text)}"
+    if (path := _linked(link, key)) is not None:
         return path
     stem = f"{_UNUSUAL.sub('-', name)[:_LONGEST].strip('-.') or 'run'}-{time.strftime('%Y%m%d')}"
     for number in count(1):
@@ -126,14 +142,14 @@ def make_started(parent: Path, name: str, key: str = "") -> Path:
     assert path is not None
     descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"version": 1, "name": name}, file)
+        json.dump({"version": 1, "name": name, "process": identify_process()}, file)
     with suppress(OSError):  # the file system has no links
-        while key:
+        while key.text:
             try:
                 link.symlink_to(path.name)
                 break
             except FileExistsError:  # another rank was faster, or its folder was removed
-                if (found := _linked(link)) is not None:
+                if (found := _linked(link, key)) is not None:
                     (path / MARKER).unlink()
                     path.rmdir()
                     return found
@@ -141,10 +157,11 @@ def make_started(parent: Path, name: str, key: str = "") -> Path:
     return path
 
 
-def _linked(link: Path) -> Path | None:
+def _linked(link: Path, key: SharedKey) -> Path | None:
     with suppress(OSError):
         path = link.with_name(link.readlink().name)
-        return path if is_started(path) else None
+        pid, _, start = str(_marked(path).get("process", "")).partition("-")
+        return path if is_started(path) and (key.has_attempts or start_time(pid) == start) else None
     return None
 
 

@@ -47,6 +47,10 @@ def folder(number: int = 1, name: str = "my-run") -> Path:
     return Path("monitel-runs", f"{name}-{TODAY}-{number}")
 
 
+def folders_of_runs() -> list[Path]:
+    return sorted(Path("monitel-runs").glob("[!.]*"))
+
+
 def report(number: int = 1, name: str = "my-run") -> str:
     return (folder(number, name) / "report.html").read_text()
 
@@ -155,7 +159,7 @@ def test_ranks_share_a_folder(train: Run) -> None:
     Path("rank.py").write_text(BEGIN + TRAIN + "time.sleep(1.5)\n" + KILLED)
     Path("train.py").write_text(RANKS)
     ended = outcome([*RUN, sys.executable, "train.py"])
-    (shared,) = (each for each in Path("monitel-runs").iterdir() if not each.name.startswith("."))
+    (shared,) = folders_of_runs()
     assert shared.name.startswith(f"my-run-{TODAY}-")  # two ranks may have made one each, of which the first is gone
     assert f"report    {shared / 'report.html'}" in ended.summary
     assert "rank 1 killed by SIGKILL" in (shared / "report.html").read_text()
@@ -178,13 +182,23 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> No
     """As ``srun monitel run`` does: each command writes the report of all ranks that share the folder."""
     Path("rank.py").write_text(BEGIN + TRAIN + KILLED)
     train(RANKS.replace("[sys.executable,", f"[*{RUN}, sys.executable,"), env={"SLURM_JOB_ID": run_id})
-    shared = [each for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
+    shared = folders_of_runs()
     pages = [(each / "report.html").read_text() for each in shared]
-    ranks = [sum(each.name.startswith("report-") for each in path.iterdir()) for path in shared]
+    ranks = [len([*each.glob("report-*.json")]) for each in shared]
     assert ([3] if run_id else [1, 1, 1]) == ranks
     assert all("<h1>my run</h1>" in each for each in pages)
     assert 1 == sum("killed by SIGKILL at step 30" in each for each in pages)
     assert (not run_id) == any("ranks found here" in each for each in pages)
+
+
+def test_ranks_of_a_launcher_share_a_folder(train: Run) -> None:
+    """Two jobs of one launcher, such as a shell, have two folders."""
+    together = "while len([*run.folder.glob('*/lock')]) < 3: time.sleep(0.01)\n"
+    Path("rank.py").write_text(BEGIN + TRAIN + together)
+    train(RANKS + RANKS)
+    shared = folders_of_runs()
+    assert [3, 3] == [len([*each.glob("report-*.json")]) for each in shared]
+    assert all("ranks found here" not in (each / "report.html").read_text() for each in shared)
 
 
 def test_rank_that_the_first_rank_starts(train: Run) -> None:
@@ -193,7 +207,7 @@ def test_rank_that_the_first_rank_starts(train: Run) -> None:
     environment = "import subprocess\nenvironment = {**os.environ, 'RANK': '1', 'WORLD_SIZE': '2'}\n"
     start = "subprocess.run([sys.executable, 'rank.py', name], env=environment, check=True)\n"
     train(f"{BEGIN}{TRAIN}{environment}for name in ('my run', 'other'):\n    {start}")
-    assert {folder(), folder(name="other")} == {*Path("monitel-runs").iterdir()}
+    assert [folder(), folder(name="other")] == folders_of_runs()
     assert [2, 1] == [len([*folder(name=each).glob("report-*.json")]) for each in ("my-run", "other")]
 
 
@@ -216,7 +230,7 @@ def test_attempts_share_a_folder(train: Run, before: str, given: dict[str, str])
     train(before + TRAIN.replace("range(1, 31)", "range(20, 41)"), env=second)
     run = "17" if "SLURM_JOB_ID" in given else "run-7"
     assert {run: 2} == {each["run"]: each["attempts"] for each in json.loads(command("runs", "--json").output)["runs"]}
-    assert [folder()] == [each for each in Path("monitel-runs").iterdir() if not each.name.startswith(".")]
+    assert [folder()] == folders_of_runs()
     (loss,) = (each for each in read_curves((folder() / "curves.json").read_bytes()) if each.name == "loss")
     assert [*range(1, 41)] == [each.step for each in loss.points]
     assert 2 == json.loads(command("runs", "--json").output)["runs"][0]["attempts"]
@@ -408,7 +422,7 @@ if __name__ == "__main__":
     train(before + script, fresh=True)
     losses = {each["run"]: each["loss"] for each in json.loads(command("runs", "--json").output)["runs"]}
     assert {folder(1).name: 1.0, folder(2).name: 3.0} == losses
-    assert {folder(1), folder(2)} == {*Path("monitel-runs").iterdir()}
+    assert [folder(1), folder(2)] == folders_of_runs()
 
 
 def test_exporter_that_cannot_start_is_replaced(train: Run) -> None:
