@@ -75,7 +75,7 @@ def _device() -> Iterator[None]:
 
 
 def test_stages_take_the_time_of_the_device() -> None:
-    """Each has the time of the operations that it has queued. A window waits for the device, and then has exactly its cycles."""
+    """Each has that of the operations that it has queued. A window waits for the device, and has exactly its cycles."""
     with monitel.testing.ManualClock() as clock:
         job = Job(window_size=60.0)
         job.steps(4)
