@@ -147,20 +147,12 @@ class Later:
 
         self.launch(take)
 
-    @property
-    def current(self) -> Any:
-        """The current stream of this thread; by default all threads have the same one."""
-        return self.current_stream()
-
     def current_stream(self, device: Any = None) -> Any:
-        """Return the current stream of a device, under the name in torch's modules."""
+        """Return the current stream of this thread on a device; by default all threads have the same one."""
         index = self.current_device() if device is None else _index(device)
-        chosen = getattr(self._thread, "streams", {}).get(index)
-        if chosen is None:
-            chosen = self._default.get(index)
-        if chosen is None:
-            chosen = self._default[index] = Stream(index)
-        return chosen
+        if index not in self._default:
+            self._default[index] = Stream(index)
+        return getattr(self._thread, "streams", self._default).get(index, self._default[index])
 
     def _choose(self, stream: Stream) -> None:
         self._thread.streams = {**getattr(self._thread, "streams", {}), stream.device_index: stream}
@@ -171,7 +163,7 @@ class Later:
     @contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
         """Make a stream, and its device, the current ones within a block. Both changes use the device, as in CUDA."""
-        outer, previous = self.current, self.current_stream(stream.device_index)
+        outer, previous = self.current_stream(), self.current_stream(stream.device_index)
         self._choose(stream)
         try:
             yield

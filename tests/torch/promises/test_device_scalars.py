@@ -423,7 +423,7 @@ def test_exported_model_does_not_add() -> None:
 def test_numbers_are_copied_on_the_stream_of_add(events: list[monitel.Event]) -> None:
     """Each number arrives when its stream has reached it. The fetching thread uses no other device than theirs."""
     stat = monitel.Stat("loss", ALL, math.inf)
-    side, main, numbers = Stream(0), later.current, [on_later(1.0), on_later(2.0)]
+    side, main, numbers = Stream(0), later.current_stream(), [on_later(1.0), on_later(2.0)]
     later.first = 1  # as in new threads of all ranks but the first
     with later.device(0):
         stat.add(numbers[0])

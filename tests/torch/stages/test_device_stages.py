@@ -42,11 +42,11 @@ class Job(Work):
             self.takes(32)
 
     def end(self) -> dict[str, float]:
-        """End the instrumentation, and return the mean of each stage in milliseconds."""
+        """End the instrumentation, and return the mean of each stage in its last window, in milliseconds."""
         later.answers = True
         self.running.uninstrument()
         monitel.unregister_event_handler(self.handle)
-        return self.means()
+        return {str(each.attributes["training.stage"]): round(1e3 * each.mean, 6) for each in self.windows}
 
     @property
     def windows(self) -> list[monitel.Window]:
@@ -54,18 +54,13 @@ class Job(Work):
 
     @property
     def cycles(self) -> int:
-        (number,) = {
-            sum(each.count for each in self.windows if each.attributes["training.stage"] == stage) for stage in STEP
-        }
+        counts = [[each.count for each in self.windows if each.attributes["training.stage"] == stage] for stage in STEP]
+        (number,) = {*map(sum, counts)}
         return number
 
     @property
     def lost(self) -> int:
         return sum(each.count for each in windows_of(self.events, "training.tensors.lost"))
-
-    def means(self) -> dict[str, float]:
-        """Return the means of the last windows, to the nanosecond."""
-        return {str(each.attributes["training.stage"]): round(1e3 * each.mean, 6) for each in self.windows}
 
 
 @pytest.fixture(autouse=True)

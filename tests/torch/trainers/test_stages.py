@@ -13,29 +13,25 @@ from torch.utils.data import DataLoader, Dataset
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
-import monitel
-
 pytestmark = [pytest.mark.filterwarnings("ignore")]
 
 DATA, OPTIMIZER, OTHER = (STEP[name] for name in ("data", "optimizer", "other"))
 EVALUATION = 1000  # seconds of a batch
 
-Stages = Callable[[], dict[str, monitel.Window]]
+Stages = Callable[[], tuple[int, dict[str, float]]]
 
 
 @pytest.fixture
-def stages(windows: Callable[..., Stages]) -> Stages:
-    """Instrument, and provide a function that ends this and returns the windows of the stages."""
+def stages(windows: Any) -> Stages:
+    """Instrument, and provide a function that ends this; it returns the number of cycles and the seconds of stages."""
     end = windows(sources="-waits,-compilation,-failures,-steps")
 
-    def stages() -> dict[str, monitel.Window]:
-        return {name: window for name, window in end().items() if name in STEP}
+    def stages() -> tuple[int, dict[str, float]]:
+        found = {name: window for name, window in end().items() if name in STEP}
+        (cycles,) = {window.count for window in found.values()}
+        return cycles, {name: window.sum for name, window in found.items()}
 
     return stages
-
-
-def sums(stages: dict[str, monitel.Window]) -> dict[str, float]:
-    return {name: window.mean * window.count for name, window in stages.items()}
 
 
 def times(number: float, **more: float) -> dict[str, float]:
@@ -100,9 +96,7 @@ def test_lightning(work: Work, stages: Stages) -> None:
     options: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 2, "num_sanity_val_steps": 0, "logger": False}
     loaders = [DataLoader(Rows(work, 4)), DataLoader(Rows(work, 3, EVALUATION))]
     Trainer(**QUIET, **options, enable_checkpointing=False, callbacks=[Logging()]).fit(Automatic(work), *loaders)
-    found = stages()
-    assert {7} == {window.count for window in found.values()}
-    assert times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION) == sums(found)
+    assert (7, times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION)) == stages()
 
 
 class Steps(TrainerCallback):  # type: ignore[misc]
@@ -135,11 +129,9 @@ def test_transformers(work: Work, accumulated: int, stages: Stages) -> None:
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    found = stages()
-    assert {7} == {window.count for window in found.values()}
     between = 7 * OTHER * (accumulated - 1)
     more = {"optimizer": 7 * OPTIMIZER, "data": -DATA, "other": 3 * 2 * EVALUATION - between, "forward": between}
-    assert times(7 * accumulated, **more) == sums(found)
+    assert (7, times(7 * accumulated, **more)) == stages()
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
@@ -153,6 +145,5 @@ def test_accelerate(work: Work, accumulated: int, stages: Stages) -> None:
             optimizer.step()
             optimizer.zero_grad()
             work.takes(OTHER)
-    cycles, found = 8 // accumulated - 1, stages()
-    assert {cycles} == {window.count for window in found.values()}
-    assert times(cycles * accumulated, optimizer=cycles * OPTIMIZER, data=-DATA) == sums(found)
+    cycles = 8 // accumulated - 1
+    assert (cycles, times(cycles * accumulated, optimizer=cycles * OPTIMIZER, data=-DATA)) == stages()
