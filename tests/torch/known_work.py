@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any
 
 import torch
@@ -78,7 +77,11 @@ class Work:
         return Optimizer(self, [self.parameter])
 
     def loader(self, batches: int = 1000, seconds: float = 1, **options: Any) -> Any:
-        return torch.utils.data.DataLoader(_Items(self.takes, batches, seconds), batch_size=None, **options)
+        def batch(index: int) -> int:
+            self.takes(seconds)
+            return index
+
+        return torch.utils.data.DataLoader(range(batches), batch_size=None, collate_fn=batch, **options)
 
     def forward(self, x: Any = None, seconds: float = 2, backward: float | Callable[[], object] = 4) -> Any:
         """Return a loss, whose backward takes some time, or calls a function."""
@@ -147,16 +150,3 @@ def ledger() -> monitel.Ledger:
 
 def activity() -> str:
     return ledger().current
-
-
-class _Items(torch.utils.data.Dataset[Any]):  # type: ignore[misc]
-    def __init__(self, takes: Callable[[float], object], number: int, seconds: float) -> None:
-        self._number = number
-        self._take = partial(takes, seconds)
-
-    def __len__(self) -> int:
-        return self._number
-
-    def __getitem__(self, index: int) -> int:
-        self._take()
-        return index

@@ -107,13 +107,8 @@ def test_killed_rank_is_named(receiver: Receiver) -> None:
 WORKERS = """import monitel
 from torch.utils.data import DataLoader
 
-class Emitting(list):
-    def __getitem__(self, index):
-        monitel.emit("loaded")
-        return index
-
-if __name__ == "__main__":
-    list(DataLoader(Emitting(range(4)), num_workers=2, multiprocessing_context="fork"))
+options = {"num_workers": 2, "multiprocessing_context": "fork"}
+list(DataLoader(range(4), collate_fn=lambda _items: monitel.emit("loaded"), **options))
 """
 
 

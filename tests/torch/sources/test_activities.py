@@ -19,7 +19,7 @@ from tests.support.checks import wait_until
 from tests.support.producers import run_together
 from tests.torch.known_work import activity, ledger
 from torch.distributed import init_process_group  # imported before instrument()
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
 
 import monitel
 import monitel.torch
@@ -33,16 +33,9 @@ pytestmark = [
 _DEADLINE = 60
 
 
-class Items(Dataset[str]):  # type: ignore[misc]
-    """Three items, each of which is the activity of the process; the fourth fails."""
-
-    def __len__(self) -> int:
-        return 3
-
-    def __getitem__(self, index: int) -> str:
-        if index > 2:
-            raise ValueError(f"no such item in {activity()}")
-        return activity()
+def loader() -> Any:
+    """Return a loader of three batches, each of which is the activity of the process."""
+    return DataLoader(range(3), collate_fn=lambda _items: activity())
 
 
 class Stream(IterableDataset[str]):  # type: ignore[misc]
@@ -55,17 +48,14 @@ class Stream(IterableDataset[str]):  # type: ignore[misc]
 
 def test_waiting_for_a_batch_is_data() -> None:
     """Before the first step, when a loader is opened, by ``batches()``, and up to an exception; the loop is a step."""
-    found = []
-    for (item,) in DataLoader(Items()):
-        found += [item, activity()]
-    assert ["data", "startup"] * 3 == found
+    assert [("data", "startup")] * 3 == [(batch, activity()) for batch in loader()]
     monitel.set_step(1)
-    assert [("data", "step")] * 3 == [(item, activity()) for (item,) in DataLoader(Items())]
+    assert [("data", "step")] * 3 == [(batch, activity()) for batch in loader()]
     assert [["data data"]] == list(DataLoader(Stream()))
     made = (activity() for _ in range(2))
     assert [("data", "step")] * 2 == [(item, activity()) for item in monitel.torch.batches(made)]
-    with pytest.raises(ValueError, match="no such item in data"):
-        next(iter(DataLoader(Items(), sampler=[3])))
+    with pytest.raises(ValueError, match="'data'"):
+        next(iter(DataLoader([0], collate_fn=lambda _items: int(activity()))))
     assert "step" == activity()
 
 
@@ -74,7 +64,7 @@ def test_evaluation_and_checkpoints_include_their_data() -> None:
     monitel.set_step(1)
     for name, found in (("evaluation", "evaluation"), ("checkpoint.save", "checkpoint.save"), ("rollout", "data")):
         with monitel.activity(name):
-            assert [[found]] * 3 == list(DataLoader(Items()))
+            assert [found] * 3 == list(loader())
 
 
 def test_other_threads_do_not_count() -> None:
@@ -83,27 +73,12 @@ def test_other_threads_do_not_count() -> None:
     found: list[Any] = []
 
     def other() -> None:
-        found.extend(DataLoader(Items()))
+        found.extend(loader())
         init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     run_together(other)
     dist.destroy_process_group()
-    assert [["step"]] * 3 == found
-
-
-class Files(Dataset[int]):  # type: ignore[misc]
-    """Reads a file with torch.load, and returns the number of events that this process has seen."""
-
-    def __init__(self, path: Path, events: list[monitel.Event]) -> None:
-        self._path = path
-        self._events = events
-
-    def __len__(self) -> int:
-        return 2
-
-    def __getitem__(self, _index: int) -> int:
-        assert 5 == torch.load(self._path)
-        return len(self._events)
+    assert ["step"] * 3 == found
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -112,9 +87,13 @@ def test_dataset_that_loads_files_is_data(tmp_path: Path, workers: int, events: 
     """In the process itself and in a forked worker: these files are not checkpoints, and have no events."""
     torch.save(5, tmp_path / "item.pt")
     events.clear()
-    context = "fork" if workers else None
-    loader = DataLoader(Files(tmp_path / "item.pt", events), num_workers=workers, multiprocessing_context=context)
-    assert [0, 0] == [int(each) for each in loader]
+
+    def number_of_events(_items: object) -> int:
+        assert 5 == torch.load(tmp_path / "item.pt")
+        return len(events)
+
+    options: Any = {"num_workers": workers, "multiprocessing_context": "fork" if workers else None}
+    assert [0, 0] == list(DataLoader(range(2), collate_fn=number_of_events, **options))
     assert [] == events
     book = ledger()
     assert "checkpoint.load" not in book.activities

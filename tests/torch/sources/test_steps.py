@@ -93,13 +93,12 @@ def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, clo
     assert (6, 4, 4.0) == (total("steps"), duration.count, duration.sum)
 
 
-def test_counting_continues_from_the_step_of_the_loop(windows: Any) -> None:
-    end, one = windows(), sgd()
+def test_counting_continues_from_the_step_of_the_loop(instrumented: None) -> None:
+    one = sgd()
     for begin in (1000, 7):
         monitel.set_step(begin)
         one.step()
         assert begin + 1 == monitel.get_step()
-    end()
 
 
 def in_foreign_thread(action: Callable[[], object]) -> None:
@@ -132,10 +131,9 @@ def test_two_optimizers_in_two_threads_count_all_steps(windows: Any) -> None:
 
 
 @pytest.mark.parametrize("run", [run_together, lambda action: action()], ids=["thread", "main"])
-def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows: Any) -> None:
+def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, instrumented: None) -> None:
     """On a GPU, autograd runs hooks in threads that it has started. Their optimizers belong to the trainer's step."""
     layers, rest = [sgd() for _ in range(4)], sgd()
-    end = windows()
 
     def train() -> None:
         for _ in range(5):
@@ -144,7 +142,6 @@ def test_optimizers_within_backward_of_a_device_make_one_step(run: Any, windows:
             rest.step()
 
     run(train)
-    end()
     assert 5 == total("steps")
 
 
@@ -197,13 +194,13 @@ def counted() -> tuple[float, float]:
     return total("steps"), total("steps.skipped")
 
 
+@pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("unscales", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("scaler_type", [torch.amp.GradScaler, Delegating, Clearing])
-def test_skipped_steps_are_counted_separately(scaler_type: Any, fused: bool, unscales: bool, windows: Any) -> None:
+def test_skipped_steps_are_counted_separately(scaler_type: Any, fused: bool, unscales: bool) -> None:
     """The step of the process advances with each attempt."""
     trained, scaler = Trained(fused=fused), scaler_type("cpu", init_scale=8.0)
-    end = windows()
     for number, gradient in enumerate(GRADIENTS, 1):
         trained.backward(scaler, gradient)
         if unscales:
@@ -211,16 +208,14 @@ def test_skipped_steps_are_counted_separately(scaler_type: Any, fused: bool, uns
         trained.step(scaler)
         scaler.update()
         assert number == monitel.get_step()
-    end()
     assert (trained.applied, len(GRADIENTS) - trained.applied) == counted()
     assert trained.applied == (len(GRADIENTS) if scaler_type is Clearing and not fused else 4)
 
 
-def test_step_of_two_optimizers_counts_as_the_first(windows: Any) -> None:
+def test_step_of_two_optimizers_counts_as_the_first(instrumented: None) -> None:
     """With one scaler for both, of which one may decide on its device."""
     first, second = Trained(fused=True), Trained(fused=False)
     scaler = torch.amp.GradScaler("cpu")
-    end = windows()
     for number, each in enumerate([(inf, inf), (1.0, 1.0), (inf, 1.0), (1.0, inf), (nan, nan)], 1):
         for trained, gradient in zip((first, second), each, strict=True):
             trained.backward(scaler, gradient)
@@ -228,7 +223,6 @@ def test_step_of_two_optimizers_counts_as_the_first(windows: Any) -> None:
             trained.step(scaler)
         scaler.update()
         assert number == monitel.get_step()
-    end()
     assert (first.applied, second.applied, (2, 3)) == (2, 2, counted())
 
 
