@@ -237,9 +237,7 @@ class Indexed:
     """Can be iterated by numbers only."""
 
     def __getitem__(self, index: int) -> int:
-        if index == 3:
-            raise IndexError
-        return index
+        return [0, 1, 2][index]
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "instrumented"])

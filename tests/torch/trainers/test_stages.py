@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import LambdaCallback
 from tests.torch.known_work import STEP, Work
 from tests.torch.trainers.small_jobs import QUIET
 from torch.utils.data import DataLoader, Dataset
@@ -84,31 +85,13 @@ class Automatic(LightningModule):  # type: ignore[misc]
         return self.work.optimizer()
 
 
-class Logging(Callback):  # type: ignore[misc]
-    """Takes some seconds after each batch."""
-
-    def on_train_batch_end(self, _trainer: Trainer, module: Any, *_: Any) -> None:
-        module.work.takes(OTHER)
-
-
 def test_lightning(work: Work, stages: Stages) -> None:
     """Each step is a cycle, over the end of an epoch, too. Batches and forwards of a validation are ``other``."""
     options: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 2, "num_sanity_val_steps": 0, "logger": False}
+    other = LambdaCallback(on_train_batch_end=lambda *_: work.takes(OTHER))
     loaders = [DataLoader(Rows(work, 4)), DataLoader(Rows(work, 3, EVALUATION))]
-    Trainer(**QUIET, **options, enable_checkpointing=False, callbacks=[Logging()]).fit(Automatic(work), *loaders)
+    Trainer(**QUIET, **options, enable_checkpointing=False, callbacks=[other]).fit(Automatic(work), *loaders)
     assert (7, times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION)) == stages()
-
-
-class Steps(TrainerCallback):  # type: ignore[misc]
-    """Takes some seconds after each micro-batch."""
-
-    def __init__(self, work: Work) -> None:
-        self._work = work
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self._work.takes(OTHER)
-
-    on_substep_end = on_step_end
 
 
 @pytest.mark.parametrize("accumulated", [1, 2])
@@ -120,12 +103,14 @@ def test_transformers(work: Work, accumulated: int, stages: Stages) -> None:
     options: dict[str, Any] = {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "save_strategy": "no"}
     options |= {"per_device_train_batch_size": 1, "per_device_eval_batch_size": 1, "max_grad_norm": 0.0}
     options |= {"num_train_epochs": 2, "gradient_accumulation_steps": accumulated, "eval_strategy": "epoch"}
+    micro_batches = TrainerCallback()
+    micro_batches.on_step_end = micro_batches.on_substep_end = lambda *_, **__: work.takes(OTHER)
     trainer = TransformersTrainer(
         *(Net(work), TrainingArguments("out", **options)),
         train_dataset=Rows(work, 4 * accumulated),
         eval_dataset=Rows(work, 3, EVALUATION),
         optimizers=(work.optimizer(), None),
-        callbacks=[Steps(work)],
+        callbacks=[micro_batches],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
