@@ -347,13 +347,12 @@ def data_is_copied(m: Any) -> Any:
 
 def scalars(m: Any) -> Any:
     """Call TensorBoard's handler with a Stat's Event, another Event, and a look-alike."""
-    writer = types.SimpleNamespace(calls=[])
-    writer.add_scalar = lambda *args, **kwargs: writer.calls.append((args, kwargs))
+    writer = Mock()
     handler = m.TensorboardEventHandler(writer=writer)
     handler(m.Event(m.STAT_EVENT, MOMENT, {"a.sum": 1.5}))
     handler(m.Event("other", MOMENT, {"a.sum": 1.5}))
     handler(types.SimpleNamespace(name="torch.monitor.Stat", timestamp=MOMENT, data={"a": "text", "b": None}))
-    return writer.calls, list(vars(handler))
+    return writer.mock_calls, list(vars(handler))
 
 
 def refusing_writer(m: Any) -> Any:

@@ -13,13 +13,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, register_tracker_class
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.cli import SaveConfigCallback
+from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import rank_zero_only
-from tests.torch.trainers.small_jobs import BATCH, QUIET, STEPS, Net, Truth, rows
-from torch.utils.data import DataLoader
+from tests.torch.trainers.small_jobs import QUIET, Net, Truth, rows
 from transformers import Trainer as TransformersTrainer
 from transformers import TrainingArguments
 
@@ -29,6 +29,7 @@ from monitel.integrations.lightning import MonitelLogger
 from monitel.integrations.transformers import MonitelCallback
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+STEPS = 5
 
 
 def logged(events: list[Any]) -> list[tuple[int | None, dict[str, Any]]]:
@@ -87,44 +88,40 @@ class Optimizer:
     names: frozenset[str] = frozenset({"b", "a"})
 
 
-class Module(LightningModule):  # type: ignore[misc]
+class Module(BoringModel):  # type: ignore[misc]
     """Records by the logger's experiment, too."""
 
     def __init__(self, optimizer: Any, function: Callable[..., Any], api_key: str) -> None:
         super().__init__()
         self.save_hyperparameters()
-        self.net = Net(Truth())
 
-    def training_step(self, batch: dict[str, torch.Tensor], index: int) -> torch.Tensor:
-        loss: torch.Tensor = self.net(**batch)["loss"]
-        self.log("loss", loss)
+    def training_step(self, batch: Any, index: int) -> Any:
+        result = super().training_step(batch, index)
+        self.log("loss", result["loss"])
         self.logger.experiment.emit("batch", index=index)
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return result
 
 
 def fit(tmp_path: Path, **options: Any) -> Trainer:
-    """Train one epoch, and save a checkpoint and the configuration as LightningCLI does."""
+    """Train some steps, and save a checkpoint and the configuration as LightningCLI does."""
     parser: Any = SimpleNamespace(save=lambda config, path, **_: Path(path).write_text(str(config), "utf-8"))
     saving: Any = SaveConfigCallback(parser, Namespace(lr=0.1))
-    options |= {"max_epochs": 1, "log_every_n_steps": 1, "default_root_dir": tmp_path}
-    trainer = Trainer(**QUIET, **options, callbacks=[saving, ModelCheckpoint()])
-    trainer.fit(Module(Optimizer(), partial(print, 1), api_key="x"), DataLoader(rows(), batch_size=BATCH))
+    options |= {"max_epochs": 1, "limit_train_batches": STEPS, "limit_val_batches": 0, "log_every_n_steps": 1}
+    trainer = Trainer(**QUIET, **options, default_root_dir=tmp_path, callbacks=[saving, ModelCheckpoint()])
+    trainer.fit(Module(Optimizer(), partial(print, 1), api_key="x"))
     return trainer
 
 
 def test_lightning_has_what_its_loggers_have(events: list[Any], tmp_path: Path) -> None:
     """``experiment``, ``prefix``, a tree of hyperparameters, and by default the folder of the Trainer, for its CLI."""
     trainer = fit(tmp_path, logger=MonitelLogger(prefix="fold"))
-    assert [*range(STEPS // 2)] == [step for step, data in logged(events) if {"fold-loss", "fold-epoch"} == data.keys()]
-    assert [*range(STEPS // 2)] == [event.data["index"] for event in events if event.name == "batch"]
+    assert [*range(STEPS)] == [step for step, data in logged(events) if {"fold-loss", "fold-epoch"} == data.keys()]
+    assert [*range(STEPS)] == [event.data["index"] for event in events if event.name == "batch"]
     optimizer = {"lr": 0.1, "names": ["a", "b"]}
     function = {"_target_": "print", "_args_": [1]}
     assert [{"optimizer": optimizer, "function": function, "api_key": "***"}] == configurations(events)
     assert str(tmp_path) == trainer.log_dir
-    names = {"config.yaml", f"checkpoints/epoch=0-step={STEPS // 2}.ckpt"}
+    names = {"config.yaml", f"checkpoints/epoch=0-step={STEPS}.ckpt"}
     assert names == {str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*.*") if each.is_file()}
 
 
@@ -135,7 +132,7 @@ def test_lightning_with_folders_and_beside_another_logger(events: list[Any], tmp
     assert {str(tmp_path / "logs")} == {logger.save_dir, logger.root_dir, logger.log_dir, trainer.log_dir}
     assert [*tmp_path.glob("logs/checkpoints/*.ckpt")]
     assert [*tmp_path.glob("csv/lightning_logs/version_0/metrics.csv")]
-    assert STEPS // 2 == len(logged(events))
+    assert STEPS == len(logged(events))
 
 
 def test_logger_of_lightning_by_hand(events: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
