@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, call
 
 import pytest
 import torch
@@ -438,30 +438,13 @@ def test_numbers_are_copied_on_the_stream_of_add(events: list[monitel.Event]) ->
     assert {0} == later.used
 
 
-class Graph:
-    """A stand-in for torch.cuda.CUDAGraph, whose methods raise if ``fails`` is set."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-        self.fails = False
-
-    def _call(self, *call: Any) -> None:
-        self.calls.append(call)
-        if self.fails:
-            raise LookupError
-
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-        self._call("begin", pool, capture_error_mode)
-
-    def capture_end(self) -> None:
-        self._call("end")
-
-
 def test_other_thread_that_captures_a_graph_is_not_disturbed(
     events: list[monitel.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flush calls the device only after the capture, even if its end fails. Methods are torch's afterwards."""
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    begin, end = Mock(), Mock()
+    graphs = type("CUDAGraph", (), {"capture_begin": begin, "capture_end": end})
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graphs)
     running = monitel.torch.instrument(window_size=1e9)  # which wraps its methods
     stat = monitel.Stat("loss", ALL, math.inf)
     graph = torch.cuda.CUDAGraph()
@@ -470,18 +453,17 @@ def test_other_thread_that_captures_a_graph_is_not_disturbed(
     before = later.queries
     stat.flush()
     assert (before, []) == (later.queries, events)
-    graph.fails = True
+    begin.side_effect = end.side_effect = LookupError
     with pytest.raises(LookupError):
         graph.capture_end()
     with pytest.raises(LookupError):
         graph.capture_begin()  # it has not begun
     deliver()
     assert [(1, 1.0)] == counted(events)
-    assert [("begin", "pool", "thread_local"), ("end",), ("begin", None, "global")] == graph.calls
+    assert [call(graph, "pool", capture_error_mode="thread_local"), call(graph)] == begin.call_args_list
+    assert [call(graph)] == end.call_args_list
     running.uninstrument()
-    assert ["Graph.capture_begin", "Graph.capture_end"] == [
-        each.__qualname__ for each in (Graph.capture_begin, Graph.capture_end)
-    ]
+    assert (begin, end) == (graphs.capture_begin, graphs.capture_end)  # type: ignore[attr-defined]
 
 
 def test_device_that_is_silent_for_minutes_loses_its_numbers(
