@@ -5,6 +5,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,10 +43,8 @@ def work(clock: ManualClock) -> Work:
 def cycles(clock: ManualClock) -> Callable[..., Cycles]:
     """Provide a function that runs an action instrumented, and returns the stages of each cycle in seconds."""
 
-    def run(action: Callable[[], object], **options: object) -> Cycles:
-        assert clock.monotonic_ns() >= 0
-        everything: Any = {"window_size": 0.001, **options}
-        with monitel.testing.capture_events() as events, monitel.torch.instrument(**everything):
+    def run(action: Callable[[], object]) -> Cycles:
+        with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001):
             action()
         return logged_cycles(events)
 
@@ -55,22 +54,20 @@ def cycles(clock: ManualClock) -> Callable[..., Cycles]:
 @pytest.fixture
 def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str, monitel.Window]]]]:
     """Provide a function that instruments. Its result ends this, and returns the windows by name or stage."""
-    running = []
+    with ExitStack() as running:
 
-    def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
-        running.append(monitel.torch.instrument(window_size=float("inf"), **choices))
+        def start(**choices: Any) -> Callable[[], dict[str, monitel.Window]]:
+            instrumentation = running.enter_context(monitel.torch.instrument(window_size=float("inf"), **choices))
 
-        def end() -> dict[str, monitel.Window]:
-            with monitel.testing.capture_events() as events:
-                running[-1].uninstrument()
-            found = [event.window for event in events if event.window]
-            return {str(each.attributes.get("training.stage", each.name)): each for each in found}
+            def end() -> dict[str, monitel.Window]:
+                with monitel.testing.capture_events() as events:
+                    instrumentation.uninstrument()
+                found = [event.window for event in events if event.window]
+                return {str(each.attributes.get("training.stage", each.name)): each for each in found}
 
-        return end
+            return end
 
-    yield start
-    while running:  # pytest keeps the function, and with it the list
-        running.pop().uninstrument()
+        yield start
 
 
 @pytest.fixture
