@@ -37,7 +37,7 @@ def _monitored(only_flushes_poll: None) -> Iterator[None]:
         (["MIN", "COUNT"], (2, 2.0, 1.0, 1.0)),
     ],
 )
-def test_stat_events_become_windows(wanted: list[str], expected: Any) -> None:
+def test_stat_events_become_windows(wanted: list[str], expected: Any, events: list[monitel.Event]) -> None:
     """With the time of torch's event, and the current step; the event has torch's data.
 
     A missing number is computed from the others, or set to one of them.
@@ -45,10 +45,9 @@ def test_stat_events_become_windows(wanted: list[str], expected: Any) -> None:
     monitel.set_step(7)
     stat = torch.monitor.Stat("torch.loss", [getattr(torch.monitor, name) for name in wanted], HOURS, 2)
     before = datetime.now()  # noqa: DTZ005  naive, as torch's
-    with monitel.testing.capture_events() as events:
-        stat.add(1.0)
-        stat.add(3.0)
-        monitel.flush()
+    stat.add(1.0)
+    stat.add(3.0)
+    monitel.flush()
     (event,) = events
     window = event.window
     assert window is not None
@@ -70,11 +69,10 @@ def test_stat_events_become_windows(wanted: list[str], expected: Any) -> None:
         *({"a.count": float("nan")}, {"a.count": 1e30}),
     ],
 )
-def test_other_events_with_the_name_of_stat_events_stay_events(data: dict[str, Any]) -> None:
+def test_other_events_with_the_name_of_stat_events_stay_events(data: Any, events: list[monitel.Event]) -> None:
     """An event that no Stat can have logged has no window, and is not lost."""
-    with monitel.testing.capture_events() as events:
-        torch.monitor.log_event(torch.monitor.Event("torch.monitor.Stat", MOMENT, data))
-        monitel.flush()
+    torch.monitor.log_event(torch.monitor.Event("torch.monitor.Stat", MOMENT, data))
+    monitel.flush()
     (event,) = events
     assert event.window is None
     assert repr(data) == repr(dict(sorted(event.data.items())))
@@ -84,8 +82,7 @@ def test_instrument_forwards_events_within_seconds() -> None:
     """The polling thread forwards them, and uninstrument() forwards the remaining ones."""
     received = threading.Event()
     handle = monitel.register_event_handler(lambda event: received.set() if event.name == "live" else None)
-    with handle, monitel.torch.instrument(sources="monitor") as running:
-        assert ("monitor",) == running.sources
+    with handle, monitel.torch.instrument(sources="monitor"):
         torch.monitor.log_event(torch.monitor.Event("live", MOMENT, {}))
         assert received.wait(60)
     with monitel.testing.capture_events() as events:
@@ -95,22 +92,21 @@ def test_instrument_forwards_events_within_seconds() -> None:
     assert ["last"] == [event.name for event in events]
 
 
-def test_replace_puts_monitel_into_torch_monitor(only_flushes_poll: None) -> None:
+def test_replace_puts_monitel_into_torch_monitor(only_flushes_poll: None, events: list[monitel.Event]) -> None:
     """All names, until restore(). Code that logs through them logs each event once; torch's own are forwarded."""
     before = dict(vars(torch.monitor))
     theirs = torch.monitor.log_event, torch.monitor.Event
     names = {"Stat", "Event", "Aggregation", "MEAN", "log_event", "register_event_handler", "STAT_EVENT"}
-    with monitel.testing.capture_events() as events:
-        with monitel.torch.replace(), monitel.torch.replace() as last, monitel.torch.instrument(sources="monitor"):
-            for name in names | {"_WaitCounter", "TensorboardEventHandler"}:
-                assert getattr(torch.monitor, name) is getattr(monitel, name)
-            log("ours")
-            theirs[0](theirs[1]("theirs", MOMENT, {}))
-            for _ in range(3):
-                monitel.flush()
-            last.restore()
-        log("later")
-        monitel.flush()
+    with monitel.torch.replace(), monitel.torch.replace() as last, monitel.torch.instrument(sources="monitor"):
+        for name in names | {"_WaitCounter", "TensorboardEventHandler"}:
+            assert getattr(torch.monitor, name) is getattr(monitel, name)
+        log("ours")
+        theirs[0](theirs[1]("theirs", MOMENT, {}))
+        for _ in range(3):
+            monitel.flush()
+        last.restore()
+    log("later")
+    monitel.flush()
     assert before == vars(torch.monitor)
     assert ["ours", "theirs"] == [event.name for event in events]
 
@@ -121,19 +117,19 @@ def log(name: str = "checkpoint") -> None:
 
 @pytest.mark.usefixtures("_monitored")
 @pytest.mark.parametrize("flush", [monitel.flush, monitel.close_expired_windows])
-def test_flush_logs_events_and_windows_of_torch_monitor(flush: Callable[[], object], receiver: Receiver) -> None:
+def test_flush_logs_events_and_windows_of_torch_monitor(
+    flush: Callable[[], object], receiver: Receiver, events: list[monitel.Event]
+) -> None:
     """Without a flush nothing is logged. The windows are delivered as those of monitel's Stats are."""
     with monitel_otlp.configure(endpoint=receiver.url, spool_dir="spool", export_interval=3600.0):
-        with monitel.testing.capture_events() as events:
-            log()
-            torch.monitor.Stat("torch.loss", [torch.monitor.MEAN], HOURS, 1).add(0.5)
-            assert [] == events
+        log()
+        torch.monitor.Stat("torch.loss", [torch.monitor.MEAN], HOURS, 1).add(0.5)
+        assert [] == events
+        for _ in range(2):
             flush()
-            assert monitel.Event("checkpoint", MOMENT, {"bytes": 5}) in events
-            names = [event.window.name if event.window else event.name for event in events]
-            flush()
-        assert ["checkpoint", "torch.loss"] == sorted(names)
-        assert len(names) == len(events)
+            names = [each.window.name if each.window else each.name for each in events]
+            assert ["checkpoint", "torch.loss"] == sorted(names)
+        assert monitel.Event("checkpoint", MOMENT, {"bytes": 5}) in events
     assert ([0.5], ["checkpoint"]) == (receiver.values("torch.loss.mean"), receiver.record_names())
 
 

@@ -65,20 +65,19 @@ def test_only_the_training_thread_that_is_alive() -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_uninstrument_within_a_stage(again: bool, work: Work) -> None:
+def test_uninstrument_within_a_stage(again: bool, work: Work, events: list[monitel.Event]) -> None:
     """The cycle under way is not reported. Instrumentation may begin in the same place."""
     running = monitel.torch.instrument(window_size=0.001)
-    with monitel.testing.capture_events() as events:
-        train(work, 3)
-        work.forward(backward=running.uninstrument).backward()
-        if again:
-            running = monitel.torch.instrument(window_size=0.001)
-        work.optimize()
-        work.takes(32)
-        assert [STEP] * 2 == logged_cycles(events)
-        events.clear()
-        train(work, 3)
-        running.uninstrument()
+    train(work, 3)
+    work.forward(backward=running.uninstrument).backward()
+    if again:
+        running = monitel.torch.instrument(window_size=0.001)
+    work.optimize()
+    work.takes(32)
+    assert [STEP] * 2 == logged_cycles(events)
+    events.clear()
+    train(work, 3)
+    running.uninstrument()
     assert ([STEP] * 2 if again else []) == logged_cycles(events)
 
 
