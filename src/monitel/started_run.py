@@ -127,7 +127,8 @@ class Run:
             if start_one is _record and self._exporters:
                 continue
             try:
-                self._exporters.append(start_one(self.name, self.folder, run_id))
+                if (started := start_one(self.name, self.folder, run_id)) is not None:
+                    self._exporters.append(started)
             except Exception as error:
                 problems.append(f"an exporter cannot be started: {error!r}")
         for problem in problems:

@@ -5,7 +5,8 @@ An exporter is a plug-in: a module that an entry point of the group ``monitel.ex
 * ``check_endpoint(endpoint)``, which raises a ValueError for an endpoint of ``monitel run`` that is wrong;
 * ``begin()``, which starts to export what this process records;
 * ``start(name, folder, run_id)``, which does so for :func:`monitel.start`, and returns the exporter, as
-  :func:`monitel.run_events.enter` knows it, and a function that ends it within so many seconds;
+  :func:`monitel.run_events.enter` knows it, and a function that ends it within so many seconds; or None if it is
+  switched off;
 * ``attempt(command, began_ns, folder, deaths, problems)``, which returns an object like
   :class:`monitel_otlp.attempts.CommandTelemetry`: it delivers what processes have left at their end.
 

@@ -425,6 +425,11 @@ if __name__ == "__main__":
     assert [folder(1), folder(2)] == folders_of_runs()
 
 
+def test_exporter_that_is_switched_off_is_replaced(train: Run) -> None:
+    train(BEGIN + TRAIN, env={"OTEL_SDK_DISABLED": "true"})
+    assert ("0.0333" in report(), []) == (True, [each for each in folder().iterdir() if each.is_dir()])
+
+
 def test_exporter_that_cannot_start_is_replaced(train: Run) -> None:
     """The run is recorded as without it."""
     ended = train(f"{BEGIN}import monitel_otlp.configuration\nmonitel_otlp.configuration.configure = None\n{TRAIN}")

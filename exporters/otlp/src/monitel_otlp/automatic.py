@@ -34,12 +34,14 @@ def begin() -> None:
         configure_automatically()
 
 
-def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[float], object]]:
+def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[float], object]] | None:
     """Make the pipeline of a run that :func:`monitel.start` begins; without an endpoint its folder is the spool."""
     from monitel.process.launcher import service_name
-    from monitel_otlp.config.settings import resolve
+    from monitel_otlp.config.settings import resolve, sdk_is_disabled
     from monitel_otlp.configuration import configure, ends_given
 
+    if sdk_is_disabled():
+        return None
     if ends_given():
         _log.warning("monitel.start() ends the pipeline of configure(): call start() first, and configure() after it")
     given: dict[str, Any] = {"service_name": service_name(name)}
