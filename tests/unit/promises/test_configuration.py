@@ -144,8 +144,7 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
             assert ([], False) == (missing, TOKEN in str(error)), (name, value, error)
     assert threads == {*threading.enumerate()}
     assert boxes == [*own_boxes.iterdir()]
-    monitel.emit("still there")
-    assert pipeline.force_flush(DEADLINE)
+    assert emit(pipeline, "still there")
     assert ["begins", "still there"] == receiver.record_names()
     assert isinstance(outcome(endpont=receiver.url), TypeError)
 

@@ -13,12 +13,12 @@ from tests.support.checks import Warned, wait_until
 from tests.support.commands import command
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start, check_accounts, delivered_by, logs
+from tests.support.pipelines import Start, check_accounts, emit, logs
 from tests.support.producers import make_small, record_ranges
 from tests.support.receiver import Receiver
 from tests.support.spools import cat, files
 
-import monitel as monitel_api
+import monitel
 from monitel import COUNT, Stat
 from monitel_otlp import Pipeline
 
@@ -90,11 +90,11 @@ def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Disk]:
     assert [] == disk.in_main_thread
 
 
-def emit(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:
+def emit_many(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:
     """Emit events of about 300 bytes, at most 16 in a request, and return their names."""
     names = [f"event {number}" for number in range(first, first + count)]
     for name in names:
-        monitel_api.emit(name, text="x" * 200)
+        monitel.emit(name, text="x" * 200)
     pipeline.force_flush(0.0)
     return names
 
@@ -106,7 +106,7 @@ def test_exit_with_a_full_disk_counts_what_is_lost(
     """Without backend and black box all is dropped as ``disk``; one warning has folder and reason; no file is left."""
     disk.free, disk.error = 0, error
     pipeline = start(endpoint=refusing_url(), spans=True, black_box=False)
-    emit(pipeline, 5)
+    emit_many(pipeline, 5)
     stat = Stat("loss", [COUNT], 60.0)
     stat.add(1)
     record_ranges("span")
@@ -124,7 +124,7 @@ def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
     receiver: Receiver, start: Start, disk: Disk, trouble: str
 ) -> None:
     pipeline = start(endpoint=refusing_url())
-    names = emit(pipeline, 40)
+    names = emit_many(pipeline, 40)
     disk.free = 0
     if trouble == "hangs":
         disk.hang()
@@ -151,7 +151,7 @@ def test_memory_is_limited_if_the_disk_takes_nothing(
     if trouble == "hangs":
         disk.hang()
     pipeline = start(export_interval=0.02, black_box=False)
-    names = emit(pipeline, 320)
+    names = emit_many(pipeline, 320)
     wait_until(lambda: logs(pipeline).waiting < 100, "dropped events")
     assert {"queue_full"} == set(logs(pipeline).dropped)
     receiver.forget_rules()
@@ -168,11 +168,11 @@ def test_space_that_comes_back_is_used(receiver: Receiver, start: Start, disk: D
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     disk.free = 0
     pipeline = start(export_interval=0.02)
-    names = emit(pipeline, 40)
+    names = emit_many(pipeline, 40)
     wait_until(lambda: warned("cannot be used"), "a failed write")
     assert (40, 40) == (logs(pipeline).recorded, logs(pipeline).waiting)
     disk.free = PLENTY
-    names += emit(pipeline, 40, 40)
+    names += emit_many(pipeline, 40, 40)
     wait_until(lambda: logs(pipeline).on_disk, "a write that succeeds")
     assert not pipeline.shutdown()
     assert (80, 80) == (logs(pipeline).recorded, logs(pipeline).on_disk)
@@ -187,9 +187,7 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
     receiver.rule(lambda request: Answer(400) if b"poison" in request.body else None)
     disk.free = 0
     pipeline = start()
-    for name in ("first", "poison", "last"):
-        monitel_api.emit(name)
-        pipeline.force_flush(DEADLINE)
+    emit(pipeline, "first", "poison", "last")
     assert ["first", "last"] == receiver.record_names()
     assert (2, {"rejected": 1}) == (logs(pipeline).delivered, dict(logs(pipeline).dropped))
     assert (1, 1) == (len(warned("HTTP 400")), len(warned("cannot be used")))
@@ -197,7 +195,7 @@ def test_rejected_request_that_cannot_be_kept_is_counted(
 
 def test_replay_from_a_full_disk_delivers_once(receiver: Receiver, start: Start, disk: Disk) -> None:
     with start(endpoint=None) as pipeline:
-        names = emit(pipeline, 10)
+        names = emit_many(pipeline, 10)
     disk.free = 0
     assert 0 == command("replay", "spool", "--endpoint", receiver.url).status
     assert names == receiver.record_names()
@@ -210,9 +208,9 @@ def test_healthy_backend_needs_no_disk(
     """If the file system hangs, ``configure()``, flushes and the exit return, and everything is delivered."""
     make_small(monkeypatch, after_s=3600.0)  # on a busy machine an item may get old before it is sent
     disk.hang()
-    with delivered_by(start()) as pipeline:
-        monitel_api.emit("first")
-    monitel_api.emit("second")
+    pipeline = start()
+    assert emit(pipeline, "first")
+    monitel.emit("second")
     assert pipeline.shutdown(DEADLINE)
     assert not disk.back.is_set()
     assert (["first", "second"], 2) == (receiver.record_names(), logs(pipeline).delivered)
@@ -222,8 +220,7 @@ def test_flush_without_an_endpoint_waits_until_the_disk_has_the_items(start: Sta
     """A disk that does not respond in time makes the flush return False."""
     disk.hang()
     pipeline = start(endpoint=None)
-    monitel_api.emit("event")
-    assert not pipeline.force_flush(0.2)
+    assert not emit(pipeline, "event", seconds=0.2)
     assert (0, 1) == (logs(pipeline).on_disk, logs(pipeline).waiting)
     disk.back.set()
     assert pipeline.force_flush(DEADLINE)
@@ -238,7 +235,7 @@ def test_disk_that_hangs_stops_no_other_signal(receiver: Receiver, start: Start,
     pipeline = start(export_interval=0.02, spans=True)
     if begins == "before a write":
         disk.hang()
-    names = emit(pipeline, 32)
+    names = emit_many(pipeline, 32)
     if begins == "after a write":
         wait_until(lambda: logs(pipeline).on_disk == 32, "events on disk")
         disk.hang()
@@ -247,7 +244,7 @@ def test_disk_that_hangs_stops_no_other_signal(receiver: Receiver, start: Start,
     for number in range(1, 4):
         record_ranges("span")
         wait_until(lambda: pipeline.force_flush(0.0) or pipeline.account()["traces"].delivered == number)  # noqa: B023
-    names += emit(pipeline, 3, 32)
+    names += emit_many(pipeline, 3, 32)
     check_accounts(pipeline)
     assert not disk.back.is_set()
     disk.back.set()
