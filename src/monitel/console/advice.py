@@ -18,6 +18,8 @@ _LOADER = "more workers for the loader, faster storage, or a copy on the local d
 _SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.checkpoint.async_save()"
 
 _OVERDUE = "Look again in a minute: without a step until then it hangs. The stacks show what it does now:"
+_FEW = "It has made too few steps for a verdict: look again later."
+_SHORT = "Nothing needs to be done: it was too short for a verdict."
 DIVERGED = "Lower the learning rate, clip gradients, or look at the batch in which this begins."  # a loss
 _BY_KIND = {
     "failed": ("Read the exception below. If several ranks failed, the first one is usually the cause.", ""),
@@ -70,6 +72,8 @@ def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
         if remedy and overhead.percent >= _MUCH and overhead.time_ns >= _MUCH_NS:
             return f"The steps are fine, but {sentences(time)[0]}: {remedy}.", ""
     text, command = _BY_KIND[found.kind]
+    if found.kind == "unknown" and job.stepping and not job.measured:
+        text = _SHORT if job.over else _FEW
     if command != _AUTOPSY:
         return text, command
     pids = [f" {each.pid}" for each in job.running if each.pid and each.rank == found.rank is not None]

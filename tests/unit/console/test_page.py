@@ -367,3 +367,6 @@ def test_each_kind_of_verdict_has_advice_whose_command_exists() -> None:
     vars(late)["verdict"] = Verdict("healthy", "healthy: no step for 9 s")
     assert "Look again in a minute" in advice(late, None)[0]
     assert "No step for 9 s" == shown(None, [late]).texts("h2")[0]
+    few = ended(made=5, step=5)
+    assert "too short for a verdict" in advice(Job(JOB, None, (few,)), None)[0]
+    assert "look again later" in advice(Job(JOB, None, (replace(few, state=State.ALIVE, status=""),)), None)[0]
