@@ -109,10 +109,8 @@ def test_exporter_made_during_shutdown_ends(receiver: Receiver, start: Start, mo
     wait_until(lambda: not threads())
 
 
-def test_shutdown_behind_a_dead_backend_takes_two_seconds(
-    start: Start, setenv: SetEnv, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Data of the application is lost then, which is printed; monitel's items are on disk."""
+def test_shutdown_takes_two_seconds(start: Start, setenv: SetEnv, capsys: pytest.CaptureFixture[str]) -> None:
+    """Behind a dead backend. Data of the application is lost then, which is printed; monitel's items are on disk."""
     setenv(OTEL_EXPORTER_OTLP_TIMEOUT="4")
     with Peer(never_answers) as peer:
         pipeline = start(endpoint=peer.url)

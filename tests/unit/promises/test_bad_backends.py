@@ -316,10 +316,8 @@ def refusal(backend: Inbox, kind: str, pause: float | None = None) -> Answer:
 
 
 @pytest.mark.parametrize(("kind", "largest"), [("too large", 3), ("invalid", 16)])
-def test_event_is_set_aside_alone_with_the_answer(
-    backend: Inbox, start: Start, warned: Warned, kind: str, largest: int
-) -> None:
-    """The others of its request are delivered once: in halves that are small enough, or in few further attempts."""
+def test_event_is_set_aside_alone(backend: Inbox, start: Start, warned: Warned, kind: str, largest: int) -> None:
+    """With the answer. Others of its request are delivered once: in small halves, or in few further attempts."""
     answers(backend, lambda names: refusal(backend, kind) if len(names) > largest or "poison" in names else None)
     pipeline = start(**to(backend), export_interval=3600.0)
     names = [f"event {number}" for number in range(15)]

@@ -241,10 +241,8 @@ def test_headers_of_all_sources_add_up(receiver: Receiver, start: Start, setenv:
     assert {f"Basic {credentials}"} == {request.headers["authorization"] for request in receiver.requests}
 
 
-def test_grpc_address_without_a_scheme_uses_tls_unless_insecure(
-    grpc_receiver: Any, start: Start, setenv: SetEnv
-) -> None:
-    """The variable that says so is ``true`` in any case."""
+def test_grpc_address_without_a_scheme_uses_tls(grpc_receiver: Any, start: Start, setenv: SetEnv) -> None:
+    """Unless a variable says that it is insecure, with ``true`` in any case."""
     setenv(OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OTEL_EXPORTER_OTLP_ENDPOINT=grpc_receiver.address)
     assert start(endpoint=None).endpoints["logs"].startswith("https://")
     setenv(OTEL_EXPORTER_OTLP_INSECURE="True")
@@ -347,18 +345,16 @@ def test_black_box_can_be_switched_off_and_moved(
     assert not any((own_boxes / given).iterdir())
 
 
-def test_spool_is_in_the_documented_place(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_spool_is_in_the_documented_place(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The argument, the variable, XDG_STATE_HOME, with and without an endpoint, and the home."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", f"{Path.cwd()}/home")
     monkeypatch.setenv("MONITEL_SPOOL_DIR", "variable")
     found = [start(spool_dir="argument"), monitel_otlp.configure(endpoint=receiver.url)]
     monkeypatch.delenv("MONITEL_SPOOL_DIR")
     found += [start(spool_dir=None, endpoint=None), start(spool_dir=None)]
     monkeypatch.delenv("XDG_STATE_HOME")
     found.append(start(spool_dir=None))
-    places = [Path(each.spool_dir).parent.relative_to(tmp_path) for each in found]
+    places = [Path(each.spool_dir).parent.relative_to(Path.cwd()) for each in found]
     expected = ["argument", "variable", "state/monitel", "state/monitel", "home/.local/state/monitel"]
     assert [*map(Path, expected)] == places
 

@@ -152,10 +152,8 @@ def test_value_of_a_wrong_type_is_left_out(receiver: Receiver, start: Start, war
     assert {"event 'a': ", "event 'b': "} == {each[:11] for each in warned("cannot be an attribute")}
 
 
-def test_attributes_are_limited_as_in_the_sdk_and_bodies_are_not(
-    receiver: Receiver, start: Start, setenv: SetEnv
-) -> None:
-    """128 attributes of any length if the variables are malformed or empty."""
+def test_attributes_are_limited_and_bodies_are_not(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
+    """As in the SDK: 128 attributes of any length if the variables are malformed or empty."""
     setenv(OTEL_LOGRECORD_ATTRIBUTE_COUNT_LIMIT="many", OTEL_LOGRECORD_ATTRIBUTE_VALUE_LENGTH_LIMIT="")
     with delivered_by(start()):
         monitel.emit("event", {f"key {number}": "a long text" for number in range(130)})

@@ -180,9 +180,7 @@ def test_space_that_comes_back_is_used(receiver: Receiver, start: Start, disk: D
     assert 1 == len(warned("cannot be used"))
 
 
-def test_rejected_request_that_cannot_be_kept_is_counted(
-    receiver: Receiver, start: Start, disk: Disk, warned: Warned
-) -> None:
+def test_rejected_request_without_room_is_counted(receiver: Receiver, start: Start, disk: Disk, warned: Warned) -> None:
     """Its reason is logged, and the fault of the disk; later events are delivered."""
     receiver.rule(lambda request: Answer(400) if b"poison" in request.body else None)
     disk.free = 0
