@@ -95,9 +95,9 @@ def _marked(path: Path) -> dict[str, Any]:
 
 
 def of_first_rank(name: str) -> Path | None:
-    """Return the folder of the run with this name in the process that has started this rank, as Lightning does."""
-    path = Path(os.environ.get(STARTED, ""))
-    return path if launch_attributes().get("training.rank") and name_of(path) == name else None
+    """Return the folder of the run with this name in rank zero, if that has started this rank, as Lightning does."""
+    path, is_lightnings = Path(os.environ.get(STARTED, "")), "LOCAL_RANK" in os.environ and "RANK" not in os.environ
+    return path if is_lightnings and name_of(path) == name else None
 
 
 class SharedKey(NamedTuple):

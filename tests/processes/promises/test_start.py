@@ -204,9 +204,13 @@ def test_ranks_of_a_launcher_share_a_folder(train: Run) -> None:
 def test_rank_that_the_first_rank_starts(train: Run) -> None:
     """Both share the folder, as with Lightning's launcher, unless their runs have two names."""
     Path("rank.py").write_text(BEGIN + "monitel.start(sys.argv[1]).log(loss=0.5, step=1)\n")
-    environment = "import subprocess\nenvironment = {**os.environ, 'RANK': '1', 'WORLD_SIZE': '2'}\n"
-    start = "subprocess.run([sys.executable, 'rank.py', name], env=environment, check=True)\n"
-    train(f"{BEGIN}{TRAIN}{environment}for name in ('my run', 'other'):\n    {start}")
+    start = """
+import subprocess
+environment = {**os.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"}
+for name in ("my run", "other"):
+    subprocess.run([sys.executable, "rank.py", name], env=environment, check=True)
+"""
+    train(BEGIN + TRAIN + start)
     assert [folder(), folder(name="other")] == folders_of_runs()
     assert [2, 1] == [len([*folder(name=each).glob("report-*.json")]) for each in ("my-run", "other")]
 
