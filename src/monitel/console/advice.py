@@ -20,7 +20,6 @@ _SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.check
 _OVERDUE = "Look again in a minute: without a step until then it hangs. The stacks show what it does now:"
 _FEW = "It has made too few steps for a verdict: look again later."
 _SHORT = "Nothing needs to be done: it was too short for a verdict."
-DIVERGED = "Lower the learning rate, clip gradients, or look at the batch in which this begins."  # a loss
 _BY_KIND = {
     "failed": ("Read the exception below. If several ranks failed, the first one is usually the cause.", ""),
     "ended": ("Read the end of its output. This in front of the command records its exit status:", "monitel run --"),
@@ -29,6 +28,7 @@ _BY_KIND = {
     "paused": ("A pause ends by itself. If it is too long: longer intervals, less data, or a separate job.", ""),
     "no-steps": ("The stacks show whether a rank hangs, or evaluates outside of an activity.", _AUTOPSY),
     "starting": ("Ranks in init wait for those that are not in it yet: look at these.", _AUTOPSY),
+    "diverged": ("Lower the learning rate, clip gradients, or look at the batch in which this begins.", ""),
     "compile-storm": ("Mark the shapes that change as dynamic, or pad batches. torch.recompile has the reason.", ""),
     "input-bound": (f"The loader is slower than the step: {_LOADER}.", ""),
     "checkpoint-bound": (f"Make checkpoints cheaper: {_SAVE_LESS}.", ""),

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
 import monitel
 from monitel.blackbox.forms import REPORTED
-from monitel.console.advice import DIVERGED, advice
+from monitel.console.advice import advice
 from monitel.console.autopsy import stack_lines
 from monitel.console.charts import bar, chart, colour, in_words, label, stem
 from monitel.console.lateness import STAGES
@@ -26,7 +25,7 @@ from monitel.runs.curves import STEP_TIME, Curve
 from monitel.runs.history import RunTime
 from monitel.runs.process import COMPLETED, Process
 from monitel.runs.shares import parts_of, sentences, shows_work
-from monitel.runs.values import RunValues, Value
+from monitel.runs.values import RunValues, Value, loss_of
 from monitel.text import Screen, counted, duration, moment, named, number, percent, step_rate
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def page(
     title = short(title, _LONGEST_TITLE)
     parts = [
         _header(title, run, jobs, time),
-        "" if job is None else _verdict(job, time, None if run is None else run.loss),
+        "" if job is None else _verdict(job, time),
         _section("Where the time went", () if time is None else _times(time)),
         _section("Numbers", _numbers(curves, values.values, has_ended=run is None or run.time.status != "")),
         _section("Stages of a step", () if job is None else _stages(job)),
@@ -159,13 +158,11 @@ def _facts(run: Run | None, jobs: Sequence[Job], time: RunTime | None) -> dict[s
     }
 
 
-def _verdict(job: Job, time: RunTime | None, loss: Value | None) -> Markup:
+def _verdict(job: Job, time: RunTime | None) -> Markup:
     found = job.verdict
     look, (kind, _, reason) = _LOOKS.get(found.kind, "bad"), found.text.partition(": ")
     next_step, command = advice(job, time)
-    if found.kind == "healthy" and loss is not None and not isfinite(loss.value):
-        look, kind, reason, next_step, command = "bad", f"{short(loss.name)} is {loss.value}", found.text, DIVERGED, ""
-    elif is_overdue(job):
+    if is_overdue(job):
         look, kind, reason = "calm", reason, "It was healthy before."
     return tag(
         "section",
@@ -185,7 +182,7 @@ def _numbers(curves: Sequence[Curve], values: Sequence[Value], *, has_ended: boo
     for each in curves:
         groups.setdefault(stem(each.name), []).append(each)
     last = [Value(each.name, each.attributes, each.unit, each.last, 0) for each in curves]
-    loss = Run(RunTime(), values=RunValues(values=tuple(last))).loss
+    loss = loss_of(last)
     first = None if loss is None else stem(loss.name)
     names = sorted(groups, key=lambda name: (name != first, not name.endswith("loss"), name == STEP_TIME))  # stable
     if STEP_TIME in groups:

@@ -17,7 +17,7 @@ from monitel.blackbox.settings import given_folder, runs_dir
 from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.page import page
 from monitel.console.reader import read_boxes
-from monitel.console.runs import Run, Runs, add_options, is_given, outcome_of, report, run_in
+from monitel.console.runs import Run, Runs, add_options, is_given, outcome_of, report, run_in, with_loss
 from monitel.runs.curves import LIMIT_BYTES, Curve, read_curves
 from monitel.runs.ended import ONLY, read_ends, write_end
 from monitel.runs.folder import CURVES, is_started, make_started, name_of
@@ -46,7 +46,7 @@ def report_of(store: Path, *, title: str) -> str:
     """
     problems: list[str] = []
     run, curves = _stored(store, problems)
-    processes = _processes(store, problems)
+    processes = [with_loss(each, run) for each in _processes(store, problems)]
     earlier, start_ns = replaced(processes), 0
     if run is not None:
         run = replace(run, outcome=outcome_of(run, processes, time.time_ns()))

@@ -26,7 +26,7 @@ from monitel.runs.folder import FILE, name_of, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, EXEC, JobName, Process, State
 from monitel.runs.stored import LIMIT_BYTES
-from monitel.runs.values import RunValues, Value
+from monitel.runs.values import RunValues, Value, loss_of
 from monitel.text import (
     UNLIMITED,
     Screen,
@@ -53,7 +53,6 @@ _KILLED = "killed"
 _LISTED = 20
 _OUTSIDE = {"startup", "init", "shutdown", "down"}  # activities outside of the training loop
 _UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
-_ENDS = ("value", "mean", "")  # of the names of a last value, the best one first
 _TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
 _RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
 _NOTHING = "-"
@@ -90,17 +89,8 @@ class Run:
 
     @property
     def loss(self) -> Value | None:
-        """The last value, or the mean, of ``loss``, or of the first name that ends with it; None if there is none.
-
-        A Stat comes before a logged number.
-        """
-        found = []
-        for each in self.values.values:
-            stem, _, end = each.name.rpartition(".")
-            name, end = (stem, end) if end in _ENDS else (each.name, "")
-            if name.endswith("loss") and not each.total:
-                found.append(((name != "loss", _ENDS.index(end)), each))
-        return min(found, key=lambda each: each[0])[1] if found else None
+        """The last loss of rank zero; None if there is none."""
+        return loss_of(self.values.values)
 
     def state(self, now_ns: int) -> str:
         """Return how rank zero ended, or its state, as far as the files show it."""
@@ -220,6 +210,12 @@ class Runs:
         more = [f"and {len(self.all) - _LISTED:,} older ones"] if len(self.all) > _LISTED else []
         names = [each.name for each in self.all[: -_LISTED - 1 : -1]]
         return "\n  ".join([f"there is no {what}; the runs below {root} are", *names, *more])
+
+
+def with_loss(process: Process, run: Run | None) -> Process:
+    """Return a process; rank zero with the last loss in the ledger of its run, if that is known."""
+    loss = None if run is None or process.rank else run.loss
+    return process if loss is None else process.but(value_name=loss.name, value=loss.value)
 
 
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
 from typing import TextIO
 
+from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.process import Owner
 from monitel.console.job import Job, jobs_of, with_pool_workers_completed
 from monitel.console.outcome import outcome, record_command
 from monitel.console.reader import within
 from monitel.console.report import is_wanted, write_job
-from monitel.console.runs import is_given
+from monitel.console.runs import Run, is_given, run_in, with_loss
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
+from monitel.runs.stored import StoredError
 from monitel.text import Screen, counted, duration, labelled, named, near, printable, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
 _JOBS = 5  # at most
 _SHOWN, _RANKS = 3, 6  # lines of a row, and ranks in a list, at most
-_PAGES_S = 5.0  # seconds for the reports
+_PAGES_S, _LEDGERS_S = 5.0, 1.0  # seconds for the reports, and for reading the ledgers
 _CHILDREN = "children of multiprocessing are not recorded: call monitel_otlp.configure() in them"
 
 
@@ -59,10 +62,23 @@ def print_summary(
         if children and not any(each.made for each in found):
             problems.append(_CHILDREN)
         pids = [key.partition("-")[0] for key in running if key not in {each.key for each in found}]
+        found = _with_losses(found)
         pages = write_pages(found, command, problems)
         lines = summary_lines(found, problems, Screen.of(stream), running=pids, pages=pages)
         stream.write("".join(f"{line}\n" for line in lines))
         stream.flush()
+
+
+def _with_losses(processes: Sequence[Process]) -> list[Process]:
+    """Return processes; those of rank zero with the last loss of their run. A disk that hangs is left."""
+    runs: dict[str, Run | None] = {}
+
+    def read(store: str) -> None:
+        with suppress(OSError, FolderError, StoredError), closing(Folder.open(Path(store), check=False)) as folder:
+            runs[store] = run_in(folder)
+
+    within(_LEDGERS_S, *(partial(read, store) for store in {each.store for each in processes if each.store}))
+    return [with_loss(each, runs.get(each.store)) for each in processes]
 
 
 def with_cause(process: Process, cause: tuple[str, int] | None) -> Process:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from monitel.blackbox.activity import Wait
 from monitel.console.lateness import ENOUGH_STEPS, cycle, suspects
 from monitel.runs.process import COMPLETED, EXITED, STOPPED, Process, State
+from monitel.runs.values import is_loss
 from monitel.text import counted, duration, named, percent, phrase, step_rate
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Verdict(NamedTuple):
 
 def verdict(job: Job) -> Verdict:
     rules = (
-        *(_ended_badly, _silent, _standing_still, _stuck_for_long, _starting),
+        *(_ended_badly, _silent, _standing_still, _stuck_for_long, _starting, _diverged),
         *(_compile_storm, _late_rank, _input_bound, _checkpoint_bound, _unknown, _healthy),
     )
     found = next(found for rule in rules if (found := rule(job)) is not None)
@@ -52,7 +53,7 @@ def _only(processes: Sequence[Process]) -> int | None:
 
 # ---- dead, failed, ended
 
-_LONGEST_FAILURE = 200  # characters
+_LONGEST_FAILURE, _LONGEST_NAME = 200, 40  # characters
 
 
 def _ended_badly(job: Job) -> Verdict | None:
@@ -392,7 +393,19 @@ def _starting_ns(process: Process) -> int | None:
     return max((each for each in times if each is not None), default=None)
 
 
-# ---- losses: compilations, a late rank, waiting for data, checkpoints
+# ---- diverged
+
+
+def _diverged(job: Job) -> Verdict | None:
+    """The last loss that is known of a rank is not a finite number."""
+    for each in job.counted:
+        if each.value is not None and not math.isfinite(each.value) and is_loss(each.value_name):
+            name = each.value_name[:_LONGEST_NAME]
+            return Verdict("diverged", f"diverged: {name} is {each.value}; {_pace(job)}{_ended(job)}")
+    return None
+
+
+# ---- lost time: compilations, a late rank, waiting for data, checkpoints
 
 _COMPILING, _RECOMPILATIONS = 0.2, 3  # share of the loop's time in code that was compiled before, and their number
 _LATE, _CHANCE = 0.05, 1.0  # share of a step; with few steps, chance divided by the root of their number
@@ -526,8 +539,11 @@ def _unknown(job: Job) -> Verdict | None:
 def _healthy(job: Job) -> Verdict:
     shares = _data_shares(job)
     waiting = f", {100 * median(shares):.0f} % waiting for data" if shares else ""
-    ended = f"; {statuses}" if (statuses := _statuses(job)) else ""
-    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{ended}")
+    return Verdict("healthy", f"healthy: {_pace(job)}{waiting}{_ended(job)}")
+
+
+def _ended(job: Job) -> str:
+    return f"; {statuses}" if (statuses := _statuses(job)) else ""
 
 
 def _statuses(job: Job) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel.process.worker import Pace
 from monitel.runs.stored import StoredError
-from monitel.runs.values import Key, Scalar, scalars
+from monitel.runs.values import Key, Scalar, is_loss, scalars
 
 if TYPE_CHECKING:
     from monitel.blackbox.recorder import Series
@@ -97,7 +97,7 @@ class _Growing:
 
 def _is_first(key: Key) -> bool:
     """Return True for the curves that others make room for: the losses, and the time of steps."""
-    return key[0] == STEP_TIME or key[0].removesuffix(".mean").endswith("loss")
+    return key[0] == STEP_TIME or is_loss(key[0])
 
 
 def merged(points: Iterable[Point]) -> Point:

@@ -36,6 +36,7 @@ LIMIT_BYTES = 1 << 18  # of all together as JSON
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
 _PIPELINE, _PROCESS = "pipeline", "process"  # kinds of totals: of Stats, and of counters
+_ENDS = ("value", "mean", "")  # of the names of a last value, the best one first
 _FIELDS = {"value": "last", "min": "min", "max": "max", "stddev": "stddev"}  # of a window, by the end of a name
 
 
@@ -113,6 +114,29 @@ def _limited(value: Scalar) -> Scalar:
     checksum = sha256(value.encode(errors="surrogatepass")).hexdigest()[:16]
     end = f"... ({len(value):,} characters, SHA-256 {checksum}...)"
     return value[: LONGEST_TEXT - len(end)] + end
+
+
+def is_loss(name: str) -> bool:
+    """Return True for the name of the last value, or of the mean, of a loss."""
+    return _stem_and_end(name)[0].endswith("loss")
+
+
+def loss_of(values: Iterable[Value]) -> Value | None:
+    """Return the last value, or the mean, of ``loss``, or of the first name that ends with it; None if there is none.
+
+    A Stat comes before a logged number.
+    """
+
+    def order(value: Value) -> tuple[bool, int]:
+        stem, end = _stem_and_end(value.name)
+        return stem != "loss", _ENDS.index(end)
+
+    return min((each for each in values if is_loss(each.name) and not each.total), key=order, default=None)
+
+
+def _stem_and_end(name: str) -> tuple[str, str]:
+    stem, _, end = name.rpartition(".")
+    return (stem, end) if end in _ENDS else (name, "")
 
 
 class CurrentValues:

@@ -18,7 +18,7 @@ from monitel.console.charts import in_words
 from monitel.console.job import Job, jobs_of
 from monitel.console.main import _MODULES
 from monitel.console.page import page
-from monitel.console.runs import Run
+from monitel.console.runs import Run, with_loss
 from monitel.console.verdict import Verdict
 from monitel.runs.curves import STEP_TIME, Curve, Point
 from monitel.runs.history import RunTime
@@ -266,12 +266,11 @@ def test_values_are_in_words(value: float, unit: str, text: str) -> None:
 
 
 def test_loss_that_is_not_finite_is_not_called_healthy() -> None:
-    job = Job(JOB, None, (ended(0),))
-    vars(job)["verdict"] = Verdict("healthy", "healthy: 8 steps/s")
-    found = shown(made_run(values=RunValues(values=(Value("loss", (), "", float("nan"), 0),))), [job])
-    assert "Loss is nan" == found.texts("h2")[0]
+    run = made_run(values=RunValues(values=(Value("loss.mean", (), "", float("nan"), 0),)))
+    found = shown(run, jobs_of([with_loss(ended(0, made=300, step_time=Total(300, 60.0)), run)]))
+    assert "Diverged" == found.texts("h2")[0]
     assert "verdict bad" in found.values("class", of="section")
-    assert found.after("Loss is nan").startswith("Healthy: 8 steps/sNext: Lower the learning rate")
+    assert found.after("Diverged").startswith("Loss.mean is nan; 5 steps/sNext: Lower the learning rate")
 
 
 def test_run_whose_processes_have_ended_is_not_running() -> None:
@@ -348,7 +347,7 @@ def test_page_of_a_huge_run_is_small() -> None:
 
 def test_each_kind_of_verdict_has_advice_whose_command_exists() -> None:
     kinds = re.findall(r"^\| \[`([\w-]+)`\]", (ROOT / "docs/reference/verdicts.md").read_text("utf-8"), re.MULTILINE)
-    assert 14 == len(kinds)
+    assert 15 == len(kinds)
     job = Job(JOB, None, (ended(1, state=State.ALIVE, status=""), ended(2, death="killed by SIGKILL", spool="/")))
     found = {}
     for kind in kinds:

@@ -1,5 +1,6 @@
 """``monitel runs``: the runs on this machine, as text and as JSON."""
 
+import io
 import json
 import re
 import time
@@ -9,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.console.made_processes import START, S
+from tests.unit.console.made_processes import START, S, ended
 from tests.unit.promises.program import Program
 
 from monitel.console.runs import Run, Runs, outcome_of
+from monitel.console.summary import print_summary
 from monitel.runs import folder as files
+from monitel.runs.ended import write_end
 from monitel.runs.history import Attempt, History, RunTime
-from monitel.runs.process import JobName, Process, State
+from monitel.runs.process import JobName, Process, State, Total
 from monitel.runs.values import RunValues, Value
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -121,6 +124,18 @@ def test_json_has_a_run_for_each_ledger(program: Program) -> None:
         "loss": "NaN",
     } == found["runs"][2]
     assert (None, None, None) == tuple(found["runs"][1][name] for name in ("name", "last_step", "loss"))
+
+
+def test_loss_in_the_ledger_is_part_of_the_verdict_of_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MONITEL_REPORT", "false")
+    store("run-7", loss=float("nan"))
+    (ends := tmp_path / "ends").mkdir(0o700)
+    write_end(ends, ended(0, made=300, step_time=Total(300, 60.0), store=str(*Path("runs").glob("ledgers/*"))))
+    print_summary(ends, stream := io.StringIO())
+    assert "  verdict   diverged: loss is nan; 5 steps/s" in stream.getvalue()
 
 
 def test_damaged_ledgers_are_named(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

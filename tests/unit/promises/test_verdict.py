@@ -1,5 +1,6 @@
 """The rules of docs/reference/verdicts.md: jobs described by plain facts, and the verdict about each."""
 
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 from statistics import fmean
@@ -263,6 +264,14 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
     "a wait over its threshold": (
         [still(activity=("stuck", 9.0), seconds=20.0)],
         ("stuck: rank 0 has been in a wait over its threshold for 9 s", 0),
+    ),
+    "a loss that is not finite": (
+        [{**each, "value_name": "train.loss", "value": math.nan} for each in RANK_2_IS_LATE],
+        ("diverged: train.loss is nan; 4 ranks, 8.33 steps/s",),
+    ),
+    "another number that is not finite": (
+        [trains(value_name="grad_norm", value=math.inf)],
+        ("healthy: 8.33 steps/s, 5 % waiting for data",),
     ),
     "others go on": (
         [still(0, 3, waits={"share": 59.0}), trains(1, 3), trains(2, 3)],
