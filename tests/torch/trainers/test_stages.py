@@ -1,6 +1,7 @@
 """Stages of trainings by Lightning, transformers and accelerate, whose parts take known times of a manual clock."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import LambdaCallback
 from tests.torch.known_work import STEP, Work
 from tests.torch.trainers.small_jobs import QUIET
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments
 from transformers import Trainer as TransformersTrainer
 
@@ -40,18 +41,10 @@ def times(number: float, **more: float) -> dict[str, float]:
     return {name: number * (0 if name == "optimizer" else each) + more.get(name, 0.0) for name, each in STEP.items()}
 
 
-class Rows(Dataset[Any]):  # type: ignore[misc]
-    """Rows, each of which takes some seconds."""
-
-    def __init__(self, work: Work, rows: int, seconds: float = DATA) -> None:
-        self._work, self._rows, self._seconds = work, rows, seconds
-
-    def __len__(self) -> int:
-        return self._rows
-
-    def __getitem__(self, _index: int) -> dict[str, torch.Tensor]:
-        self._work.takes(self._seconds)
-        return {"rows": torch.ones(1)}
+def batch(work: Work, rows: list[float]) -> dict[str, torch.Tensor]:
+    """Make a batch of rows, each of which is the seconds that it takes."""
+    work.takes(sum(rows))
+    return {"rows": torch.ones(1)}
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]
@@ -89,7 +82,7 @@ def test_lightning(work: Work, stages: Stages) -> None:
     """Each step is a cycle, over the end of an epoch, too. Batches and forwards of a validation are ``other``."""
     options: dict[str, Any] = {"max_epochs": 2, "val_check_interval": 2, "num_sanity_val_steps": 0, "logger": False}
     other = LambdaCallback(on_train_batch_end=lambda *_: work.takes(OTHER))
-    loaders = [DataLoader(Rows(work, 4)), DataLoader(Rows(work, 3, EVALUATION))]
+    loaders = [DataLoader(rows, collate_fn=partial(batch, work)) for rows in ([DATA] * 4, [EVALUATION] * 3)]
     Trainer(**QUIET, **options, enable_checkpointing=False, callbacks=[other]).fit(Automatic(work), *loaders)
     assert (7, times(7, optimizer=7 * OPTIMIZER, other=3 * 3 * 2 * EVALUATION)) == stages()
 
@@ -107,8 +100,9 @@ def test_transformers(work: Work, accumulated: int, stages: Stages) -> None:
     micro_batches.on_step_end = micro_batches.on_substep_end = lambda *_, **__: work.takes(OTHER)
     trainer = TransformersTrainer(
         *(Net(work), TrainingArguments("out", **options)),
-        train_dataset=Rows(work, 4 * accumulated),
-        eval_dataset=Rows(work, 3, EVALUATION),
+        data_collator=partial(batch, work),
+        train_dataset=[DATA] * 4 * accumulated,
+        eval_dataset=[EVALUATION] * 3,
         optimizers=(work.optimizer(), None),
         callbacks=[micro_batches],
     )
@@ -123,10 +117,11 @@ def test_transformers(work: Work, accumulated: int, stages: Stages) -> None:
 def test_accelerate(work: Work, accumulated: int, stages: Stages) -> None:
     """A prepared loader requests a batch ahead, and a prepared optimizer skips its step while it accumulates."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulated)
-    model, optimizer, loader = accelerator.prepare(Net(work), work.optimizer(), DataLoader(Rows(work, 8)))
-    for batch in loader:
+    loader = DataLoader([DATA] * 8, collate_fn=partial(batch, work))
+    model, optimizer, loader = accelerator.prepare(Net(work), work.optimizer(), loader)
+    for rows in loader:
         with accelerator.accumulate(model):
-            accelerator.backward(model(**batch)["loss"])
+            accelerator.backward(model(**rows)["loss"])
             optimizer.step()
             optimizer.zero_grad()
             work.takes(OTHER)
