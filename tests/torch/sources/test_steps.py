@@ -13,7 +13,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from tests.support.producers import run_together
-from tests.torch.known_work import ledger, sgd, total
+from tests.torch.known_work import Work, ledger, sgd, total
 from tests.torch.later_device import idle, later, on_later
 
 import monitel
@@ -226,20 +226,11 @@ def test_step_of_two_optimizers_counts_as_the_first(instrumented: None) -> None:
     assert (first.applied, second.applied, (2, 3)) == (2, 2, counted())
 
 
-class OnDevice(torch.optim.Optimizer):  # type: ignore[misc]
-    def __init__(self, found_inf: Any) -> None:
-        super().__init__([torch.nn.Parameter(torch.ones(1))], {})
-        self.found_inf = found_inf
-
-    def step(self, closure: Any = None) -> Any:
-        """Do nothing: another device decides."""
-
-
 @pytest.mark.parametrize("tensors", [True, False])
 def test_result_on_a_device_is_counted_when_it_arrives(tensors: bool, windows: Any) -> None:
     """No step waits for the device, and none is counted before the device has decided. The end waits."""
     with idle():
-        end, own = windows(sources=None if tensors else "-tensors"), OnDevice(None)
+        end, own = windows(sources=None if tensors else "-tensors"), Work(float).optimizer()
         for found_inf in (1.0, 0.0, 0.0, 2.0):
             own.found_inf = on_later(found_inf)
             own.step()
@@ -252,7 +243,8 @@ def test_result_on_a_device_is_counted_when_it_arrives(tensors: bool, windows: A
 def test_result_that_never_arrives_counts_as_applied(windows: Any) -> None:
     """So does a step within the capture of a graph. The end waits for 2 s at most."""
     with idle():
-        end, own = windows(), OnDevice(on_later(1.0))
+        end, own = windows(), Work(float).optimizer()
+        own.found_inf = on_later(1.0)
         own.step()
         later.capturing = True
         own.step()
