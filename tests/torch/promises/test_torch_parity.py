@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from decimal import Decimal
 from enum import IntEnum
 from fractions import Fraction
-from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
@@ -42,10 +41,10 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, type) else f"{type(value).__name__} {value!r}"
 
 
-def outcome(call: Call, monitor: Any) -> Any:
+def outcome(call: Callable[..., Any], monitor: Any, *given: Any) -> Any:
     """Return the comparable result of a call, or the type of its exception."""
     try:
-        return plain(call(monitor))
+        return plain(call(monitor, *given))
     except Exception as error:
         return type(error)
 
@@ -261,19 +260,12 @@ def named(given: Any) -> str:
     return re.sub(r" at 0x\w+", "", f"{type(given).__name__} {given!s:.40}")
 
 
-def _used(use: Callable[[Any, Any], Any], given: Any, m: Any) -> Any:
-    return use(m, given)
-
-
 @pytest.mark.parametrize(("use", "values"), ROWS.values(), ids=ROWS)
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True to a scalar:UserWarning")
 def test_values_are_accepted_and_refused_as_in_torch(use: Callable[[Any, Any], Any], values: list[Any]) -> None:
     """Both accept a value with the same result, or refuse it with the same exception."""
-    theirs, ours = (
-        [(named(each), outcome(partial(_used, use, each), module)) for each in values]
-        for module in (torch.monitor, monitel)
-    )
-    assert theirs == ours
+    theirs = [(named(each), outcome(use, torch.monitor, each)) for each in values]
+    assert theirs == [(named(each), outcome(use, monitel, each)) for each in values]
 
 
 def life(m: Any) -> Any:
@@ -473,7 +465,6 @@ CRASH = "crashes the process: not run"
 VALUE_OF = [{"Aggregation.VALUE": "float 2.0"}, [["str 'torch.monitor.Stat'", {"str 'x.value'": "float 2.0"}]]]
 EMPTY = [{}, [["str 'torch.monitor.Stat'", {}]]]
 EAST = MOMENT.replace(tzinfo=dt.timezone(dt.timedelta(hours=5)))
-FOLD = MOMENT.replace(fold=1)
 
 #: By name: a call, its outcome in torch, its outcome in monitel.
 DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
@@ -511,7 +502,7 @@ DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
     "bool": (lambda m: event(m, data={"a": True}).data["a"], "float 1.0", "bool True"),
     "np.bool_": (lambda m: event(m, data={"a": np.bool_(False)}).data["a"], "float 0.0", "bool False"),
     "aware timestamp": (lambda m: event(m, timestamp=EAST).timestamp, plain(MOMENT), plain(EAST)),
-    "fold": (lambda m: event(m, timestamp=FOLD).timestamp.fold, "int 0", "int 1"),
+    "fold": (lambda m: event(m, timestamp=MOMENT.replace(fold=1)).timestamp.fold, "int 0", "int 1"),
     "event.data[k] = v": (stays_in_data, {"str 'a'": "int 1"}, {"str 'a'": "int 1", "str 'b'": "int 2"}),
     "Event ==": (lambda m: event(m) == event(m), "bool False", "bool True"),
     "Event hash": (lambda m: len({*map(hash, [event(m), event(m, data={})])}), "int 2", "int 1"),
