@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.support.producers import run_together
 from tests.support.scripts import Run
 
 import monitel as installed
@@ -157,15 +156,6 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     caught: list[BaseException | None] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda report: caught.append(report.exc_value))
     return caught
-
-
-RunThreads = Callable[..., None]  # type of the fixture ``run_threads``
-
-
-@pytest.fixture
-def run_threads() -> RunThreads:
-    """Return a function that runs functions concurrently, with a deadline; an exception fails the test."""
-    return run_together
 
 
 _PRELUDE = """\

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.processes.console.commands import RUN, both, check_same, outcome
+from tests.support.checks import SetEnv
 
 from monitel_run.command import INJECTED
 
@@ -34,7 +35,7 @@ print("monitel_otlp.configuration" in sys.modules, flush=True)
 
 
 @pytest.fixture(autouse=True)
-def like_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def like_torch(tmp_path: Path, setenv: SetEnv) -> Iterator[Path]:
     """A package that has only the name of torch, which is fast to import; and a spool outside of the folder."""
     folder = tmp_path / "packages"
     for name in ("torch", "torch/utils", "torch/distributed"):
@@ -42,9 +43,7 @@ def like_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         (folder / name / "__init__.py").write_text("")
     for name in ("torch/utils/collect_env", "torch/distributed/run", "torch/distributed/worker"):
         (folder / f"{name}.py").write_text(RECORDED.format(module="import torch"))
-    monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setenv("MONITEL_SPOOL_DIR", str(tmp_path / "spool"))
-    monkeypatch.setenv("MONITEL_BLACK_BOX", "0")
+    setenv(PYTHONPATH=str(folder), MONITEL_SPOOL_DIR=str(tmp_path / "spool"), MONITEL_BLACK_BOX="0")
     yield folder
     assert not (tmp_path / "state/monitel").exists()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.processes.promises.jobs import autopsy, replay, running
-from tests.support.checks import wait_until
+from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.receiver import Receiver
@@ -125,14 +125,14 @@ def test_request_without_an_answer_is_sent_once_more(tmp_path: Path, receiver: R
 
 @pytest.mark.parametrize("signal_off", ["metrics", "logs"])
 def test_signal_that_is_off_is_not_recovered(
-    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, signal_off: str
+    tmp_path: Path, receiver: Receiver, setenv: SetEnv, signal_off: str
 ) -> None:
     """Neither open windows and counters, nor the death; its attributes have the limits of all events."""
     with running(tmp_path, receiver.url, env={f"OTEL_{signal_off.upper()}_EXPORTER": "none"}) as job:
         job.do("configure()\nmonitel.stat('loss').add(1)\nmonitel.counter('x').add(1)\nmonitel.emit('left')")
         job.wait_for_sample(1)
         job.kill()
-    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "5")
+    setenv(OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT="5")
     replay(tmp_path / "spool", receiver.url)
     assert {"metrics", "logs"} - {signal_off} == {request.signal for request in receiver.requests}
     texts = [str(each) for died in receiver.records("process.died") for each in died.attributes.values()]

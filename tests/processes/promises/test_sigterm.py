@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.processes.patience import with_patience
+from tests.support.checks import SetEnv
 from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
@@ -101,9 +102,9 @@ def test_each_open_window_is_recorded_beside_a_slow_handler(refusing: str, termi
     assert (2_012, None) == (line.spooled, line.dropped)
 
 
-def test_run_was_preempted(receiver: Receiver, terminate: Terminate, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_was_preempted(receiver: Receiver, terminate: Terminate, setenv: SetEnv) -> None:
     """Even if the program's handler calls monitel's, and exits by itself."""
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+    setenv(MONITEL_RUN_EVENTS="1")
     terminate(BEGIN + PAUSE, receiver.url)
     terminate(BEGIN + LATER.replace("print(", "sys.exit(0) or print(") + PAUSE, receiver.url, status=0)
     assert 2 * ["preempted"] == [each.attributes["run.status"] for each in receiver.records("run.ended")]

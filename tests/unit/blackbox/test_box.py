@@ -11,9 +11,9 @@ from shutil import rmtree
 from types import SimpleNamespace
 
 import pytest
-from tests.support.checks import wait_until, warnings_with
+from tests.support.checks import Warned, wait_until
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.receiver import Receiver
 from tests.unit.console.recorded import definition, window
 
@@ -76,25 +76,24 @@ def boxes(root: Path) -> list[Path]:
 
 @pytest.mark.parametrize("moved", [False, True], ids=["removed", "moved away"])
 def test_box_that_a_cleaner_takes_away_loses_nothing(
-    own_boxes: Path, start: Start, receiver: Receiver, moved: bool, caplog: pytest.LogCaptureFixture
+    own_boxes: Path, start: Start, receiver: Receiver, moved: bool, warned: Warned
 ) -> None:
     """One warning, and the pipeline goes on; nothing arrives twice."""
-    pipeline = start()
-    monitel.emit("before")
-    (box,) = boxes(own_boxes)
-    if moved:
-        box.rename(own_boxes / "elsewhere")
-    while box.exists():  # the removal fails if a file is made meanwhile
-        rmtree(box, ignore_errors=True)
-    monitel.emit("after")
-    wait_until(lambda: warnings_with(caplog, "the box of"), "a warning")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        monitel.emit("before")
+        (box,) = boxes(own_boxes)
+        if moved:
+            box.rename(own_boxes / "elsewhere")
+        while box.exists():  # the removal fails if a file is made meanwhile
+            rmtree(box, ignore_errors=True)
+        monitel.emit("after")
+        wait_until(lambda: warned("the box of"), "a warning")
     assert ["after", "before"] == sorted(receiver.record_names())
-    assert 1 == len(warnings_with(caplog, "the box of"))
+    assert 1 == len(warned("the box of"))
 
 
 def test_lock_that_a_cleaner_removes_is_taken_again(
-    own_boxes: Path, tmp_path: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    own_boxes: Path, tmp_path: Path, start: Start, receiver: Receiver, warned: Warned
 ) -> None:
     """A lock is the oldest file of a long run. Box and spool folder stay in use, and are those of a running process."""
     away = [True]
@@ -116,11 +115,11 @@ def test_lock_that_a_cleaner_removes_is_taken_again(
     away.clear()
     assert pipeline.shutdown()
     assert [1, 2] == [record.attributes["number"] for record in receiver.records("event")]
-    assert (2, []) == (len(paths), warnings_with(caplog, "cannot be used"))
+    assert (2, []) == (len(paths), warned("cannot be used"))
 
 
 def test_outage_without_room_fills_the_spool_and_not_the_box(
-    own_boxes: Path, start: Start, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    own_boxes: Path, start: Start, receiver: Receiver, warned: Warned
 ) -> None:
     """One warning; the journals in the box stay below its size, large events go to disk, and all arrives once."""
     away = [True]
@@ -138,7 +137,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
         pipeline.force_flush(0.05)
         sizes = {path.name: path.stat().st_size for path in own_boxes.glob("*/*.log")}
         assert sum(sizes.values()) <= 128 << 10, sizes
-        return bool(warnings_with(caplog, "the box of", "it is full")) and pipeline.account()["logs"].on_disk > 100
+        return bool(warned("the box of", "it is full")) and pipeline.account()["logs"].on_disk > 100
 
     wait_until(emit_more, "a warning, and items in the spool")
     assert 1 == len(boxes(own_boxes))
@@ -148,7 +147,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
     assert pipeline.force_flush(DEADLINE)
     assert [*range(sent)] == sorted(record.attributes["number"] for record in receiver.records("event"))
     assert sent / 40 == receiver.values("loss.count")[-1]
-    assert 1 == len(warnings_with(caplog, "the box of", "it is full"))
+    assert 1 == len(warned("the box of", "it is full"))
 
 
 def test_position_without_a_box_is_on_disk(start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,18 +155,17 @@ def test_position_without_a_box_is_on_disk(start: Start, receiver: Receiver, mon
     monkeypatch.setattr("monitel_otlp.export.engine.SNAPSHOT_S", 3600.0)
     away = [True]
     receiver.rule(lambda _: Answer(503) if away else None)
-    pipeline = start(black_box=False)
-    for _ in range(30):
-        monitel.emit("event", text="x" * 5000)
-    wait_until(lambda: pipeline.account()["logs"].on_disk, "items in the spool")
-    away.clear()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(black_box=False)) as pipeline:
+        for _ in range(30):
+            monitel.emit("event", text="x" * 5000)
+        wait_until(lambda: pipeline.account()["logs"].on_disk, "items in the spool")
+        away.clear()
     with closing(Folder.open(Path(pipeline.spool_dir))) as spool:
         wait_until(lambda: read_slots(spool, "position")[1]["logs"] == 30, "the position")
 
 
 def test_full_box_without_room_for_definitions_is_read_without_their_series(
-    box: Box, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    box: Box, monkeypatch: pytest.MonkeyPatch, warned: Warned
 ) -> None:
     """A warning is logged, and the definitions are written when there is room."""
     plain, full = Folder.write, list[bool]()
@@ -193,7 +191,7 @@ def test_full_box_without_room_for_definitions_is_read_without_their_series(
         assert names[:1] == series()
     full = []
     assert names == series()
-    assert 1 == len(warnings_with(caplog, "the box of", "no space"))
+    assert 1 == len(warned("the box of", "no space"))
 
 
 def opened(own_boxes: Path, spool: Path) -> Box:
@@ -210,7 +208,7 @@ def box(own_boxes: Path, tmp_path: Path) -> Iterator[Box]:
 
 
 def test_source_that_fails_is_left_out_of_the_snapshot(
-    box: Box, own_boxes: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    box: Box, own_boxes: Path, monkeypatch: pytest.MonkeyPatch, warned: Warned
 ) -> None:
     """Logged once; so is a part that is not a plain value, and a flush. The heartbeat goes on if a file stays, too."""
     box.sources |= {"good": lambda: 1, "bad": lambda: 1 / 0, "odd": object}
@@ -223,7 +221,7 @@ def test_source_that_fails_is_left_out_of_the_snapshot(
     snapshot = read_snapshot(Folder.open(own_boxes / box.name))
     assert snapshot is not None
     assert {"good", "stack"} == {*snapshot.values}
-    assert 3 == len(warnings_with(caplog, "black box"))
+    assert 3 == len(warned("black box"))
 
 
 def test_end_in_a_box_without_room_for_a_snapshot_is_not_a_death(

@@ -12,7 +12,7 @@ from threading import get_ident
 from types import FrameType
 
 import pytest
-from tests.support.twins import RunThreads
+from tests.support.producers import run_together
 
 import monitel
 from monitel.blackbox import context_page
@@ -80,7 +80,7 @@ def test_key_is_cut_off_between_characters(read: Callable[[], Context]) -> None:
 
 
 @pytest.mark.parametrize("threads", [3, 60])
-def test_threads_leave_no_wait_behind(read: Callable[[], Context], run_threads: RunThreads, threads: int) -> None:
+def test_threads_leave_no_wait_behind(read: Callable[[], Context], threads: int) -> None:
     """Waits of many threads, of which some have no slot, while another thread beats and reads."""
 
     def work() -> None:
@@ -95,7 +95,7 @@ def test_threads_leave_no_wait_behind(read: Callable[[], Context], run_threads: 
             context_page.beat()
             assert all(f"of {wait.thread}" == wait.key for wait in read().waits)
 
-    run_threads(look, *[work] * threads)
+    run_together(look, *[work] * threads)
     assert ((), monitel.get_step()) == (read().waits, read().step)
 
 

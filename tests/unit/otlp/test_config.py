@@ -1,16 +1,16 @@
 """Configuration: addresses, secrets, pairs of variables, and what host and launcher add to the resource."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from tests.support.checks import warnings_with
+from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, emit
 from tests.support.receiver import Receiver
 
-import monitel
 import monitel_otlp
 from monitel.variables import positive, reads_variables
 from monitel_otlp.attempts import program_and_script
@@ -90,11 +90,11 @@ def train(*, flops: float | None = None, peak: float | None = None) -> tuple[flo
     ],
 )
 def test_one_variable_of_a_pair_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, values: dict[str, str], problem: str
+    setenv: SetEnv, caplog: pytest.LogCaptureFixture, values: dict[str, str], problem: str
 ) -> None:
     """The variable is not used, unless the other one comes from a variable or from the caller."""
     for name, value in values.items():
-        monkeypatch.setenv(f"MONITEL_{name}", value)
+        setenv({f"MONITEL_{name}": value})
     assert ((None, None) if problem else (1e9, 2e12)) == train()
     assert [True] * bool(problem) == [f"MONITEL_{problem}; using " in each.getMessage() for each in caplog.records[:1]]
     assert "PEAK" in values or (1e9, 1e12) == train(peak=1e12)
@@ -103,21 +103,20 @@ def test_one_variable_of_a_pair_is_a_warning(
 WARNING = "torch.distributed reports rank"
 
 
-def launch(monkeypatch: pytest.MonkeyPatch, variables: Mapping[str, str]) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-
-
-def initialize(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> None:
-    """Stand in for a torch.distributed that is initialized: this environment may have no torch."""
-    functions = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": world_size}
-    fake = SimpleNamespace(**{name: lambda value=value: value for name, value in functions.items()})
-    monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+Initialize = Callable[[int, int], None]  # type of the fixture ``initialize``
 
 
 @pytest.fixture(autouse=True)
-def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def initialize(monkeypatch: pytest.MonkeyPatch) -> Initialize:
+    """Return a function that makes a torch.distributed of a rank and a world size; until then there is none."""
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+
+    def initialize(rank: int, world_size: int) -> None:
+        functions = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": world_size}
+        fake = SimpleNamespace(**{name: lambda value=value: value for name, value in functions.items()})
+        monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+
+    return initialize
 
 
 @pytest.mark.parametrize(
@@ -132,20 +131,18 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"JOB_NAME": "train.sh", "JOB_ID": "31", "SGE_TASK_ID": "4"}, "31.4"),
     ],
 )
-def test_id_of_a_run_names_one_run(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], run: str | None) -> None:
+def test_id_of_a_run_names_one_run(setenv: SetEnv, variables: dict[str, str], run: str | None) -> None:
     """The name of a job, a number of each cluster and torchrun's default are the same in independent runs."""
-    launch(monkeypatch, variables)
+    setenv(variables)
     assert run == monitel_otlp.RankResourceDetector().detect().attributes.get("training.run.id")
 
 
-def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receiver: Receiver, start: Start) -> None:
+def test_rank_of_torch_comes_first(setenv: SetEnv, initialize: Initialize, receiver: Receiver, start: Start) -> None:
     """A spawned process inherits variables, but initializes torch.distributed. A group of one process counts not."""
-    launch(monkeypatch, {"RANK": "0", "WORLD_SIZE": "1"})
+    setenv(RANK="0", WORLD_SIZE="1")
     for rank, world_size in ((3, 4), (0, 1)):
-        initialize(monkeypatch, rank, world_size)
-        pipeline = start()
-        monitel.emit("epoch")
-        assert pipeline.force_flush(DEADLINE)
+        initialize(rank, world_size)
+        assert emit(start(), "epoch")
         resource = receiver.records("epoch")[-1].resource
         assert (rank, world_size) == (resource["training.rank"], resource["training.world_size"])
 
@@ -154,22 +151,18 @@ def test_rank_of_torch_takes_precedence(monkeypatch: pytest.MonkeyPatch, receive
     ("variables", "expected"), [({}, "no training.rank"), ({"RANK": "0"}, "training.rank=0"), ({"RANK": "2"}, None)]
 )
 def test_warning_if_torch_reports_another_rank(
-    monkeypatch: pytest.MonkeyPatch,
-    start: Start,
-    caplog: pytest.LogCaptureFixture,
-    variables: dict[str, str],
-    expected: str | None,
+    *, setenv: SetEnv, initialize: Initialize, start: Start, warned: Warned, variables: dict[str, str], expected: Any
 ) -> None:
     """One warning names both ranks and what to do."""
-    launch(monkeypatch, variables)
+    setenv(variables)
     pipeline = start()
     assert pipeline.force_flush(DEADLINE)
-    assert [] == warnings_with(caplog, WARNING)
-    initialize(monkeypatch, 2, 4)
+    assert [] == warned(WARNING)
+    initialize(2, 4)
     for _ in range(3):
         assert pipeline.force_flush(DEADLINE)
     message = (
         "torch.distributed reports rank 2 of 4, but the telemetry of this process has {}: call configure() after "
         "init_process_group(), or start the ranks with torchrun"
     )
-    assert [message.format(expected)] * (expected is not None) == warnings_with(caplog, WARNING)
+    assert [message.format(expected)] * (expected is not None) == warned(WARNING)

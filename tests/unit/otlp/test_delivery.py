@@ -12,13 +12,12 @@ import pytest
 from opentelemetry import context
 from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
-from tests.support.pipelines import Start, emit
-from tests.support.producers import run_together
+from tests.support.pipelines import Start, delivered_by, emit
+from tests.support.producers import record_ranges, run_together
 from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT, SUM, VALUE, Stat
-from monitel.profiler import record_function
 from monitel.testing import ManualClock
 from monitel_otlp.transport.http import HttpTransport
 
@@ -100,8 +99,7 @@ def test_faulty_event_handler_stops_nothing_else(
         for number in range(1, 4):
             monitel.emit("event")
             monitel.log({"number": number})
-            with record_function("range"):
-                pass
+            record_ranges("range")
             wait_until(lambda: min(each.delivered for each in pipeline.account().values()) >= number)  # noqa: B023
         wait_until(lambda: warnings_with(caplog, "event handler"), "a warning")
         assert pipeline.shutdown(3.0)  # a third of it for the handler
@@ -155,10 +153,9 @@ def test_poisoned_window_is_the_only_one_lost(receiver: Receiver, start: Start, 
 
 def test_requests_fit_the_default_limit_of_grpc_servers(receiver: Receiver, start: Start) -> None:
     """10 MB of events are sent in order, in requests of at most 3.5 MiB, and of at most 500 events."""
-    pipeline = start()
-    for number in range(1200):
-        monitel.emit("event", number=number, text="x" * 100_000 * (number < 100))
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        for number in range(1200):
+            monitel.emit("event", number=number, text="x" * 100_000 * (number < 100))
     assert max(len(request.body) for request in receiver.of("logs")) <= 3.5 * 2**20
     assert max(len(request.records) for request in receiver.of("logs")) <= 500
     assert list(range(1200)) == [record.attributes["number"] for record in receiver.records()]

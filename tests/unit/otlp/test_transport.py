@@ -14,7 +14,7 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 from tests.support import hostile
-from tests.support.checks import warnings_with
+from tests.support.checks import SetEnv, warnings_with
 from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.hostile import OK_HEAD, Behaviour, Peer
 from tests.support.inbox import DEADLINE
@@ -32,8 +32,8 @@ LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets
 
 
 @pytest.fixture(autouse=True)
-def fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")
+def fork_support(setenv: SetEnv) -> None:
+    setenv(GRPC_ENABLE_FORK_SUPPORT="0")
 
 
 def transport(url: str, protocol: str = "http/protobuf") -> Any:
@@ -78,22 +78,20 @@ def test_dead_addresses_share_the_timeout(receiver: Receiver, full_port: int, mo
 
 
 @pytest.fixture
-def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+def tls(tmp_path: Path, setenv: SetEnv) -> ssl.SSLContext:
     trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1", "192.0.2.1").configure_cert(context)
     path = tmp_path / "authority.pem"
     authority.cert_pem.write_to_path(str(path))
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(path))
+    setenv(OTEL_EXPORTER_OTLP_CERTIFICATE=str(path))
     return context
 
 
 @pytest.mark.parametrize("behave", [hostile.drips_headers, hostile.drips_body], ids=["headers", "body"])
 @pytest.mark.parametrize("through_proxy", [False, True])
-def test_encrypted_attempt_ends(
-    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, behave: Behaviour, through_proxy: bool
-) -> None:
+def test_encrypted_attempt_ends(tls: ssl.SSLContext, setenv: SetEnv, behave: Behaviour, through_proxy: bool) -> None:
     def encrypted(peer: Peer, outer: socket.socket) -> None:
         if through_proxy:
             head = peer.read_request(outer)
@@ -105,15 +103,15 @@ def test_encrypted_attempt_ends(
     with Peer(encrypted) as peer:
         url = peer.url.replace("http", "https")
         if through_proxy:
-            monkeypatch.setenv("HTTPS_PROXY", peer.url)
+            setenv(HTTPS_PROXY=peer.url)
             url = "https://192.0.2.1:4318"
         answer = attempt(transport(url), timeout=2.0)
         assert peer.requests[-1].startswith(b"POST /v1/logs HTTP/1.1")
     assert (Consequence.DELIVERED if behave is hostile.drips_body else Consequence.RETRY) is answer.consequence, answer
 
 
-def test_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HTTPS_PROXY", "https://192.0.2.2:3128")
+def test_proxy_that_cannot_be_used_is_named(setenv: SetEnv) -> None:
+    setenv(HTTPS_PROXY="https://192.0.2.2:3128")
     answer = attempt(transport("https://192.0.2.1:4318"))
     assert Consequence.REFUSED is answer.consequence
     assert "HTTPS_PROXY" in answer.reason
@@ -222,9 +220,9 @@ def test_error_is_printed_as_its_message() -> None:
 TOKEN = "sesame-4711"
 
 
-def test_headers_are_metadata(grpc_receiver: Any, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_are_metadata(grpc_receiver: Any, start: Start, setenv: SetEnv) -> None:
     """The names are in lower case, as gRPC requires; the argument overrides the variable."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "tenant=a,other=b%20c")
+    setenv(OTEL_EXPORTER_OTLP_HEADERS="tenant=a,other=b%20c")
     pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"})
     assert emit(pipeline, "event")
     headers = grpc_receiver.of("logs")[0].headers

@@ -168,10 +168,9 @@ def test_windows_of_two_stats_at_once_lose_nothing(receiver: Receiver, start: St
 
 def test_window_without_aggregations_is_counted(receiver: Receiver, start: Start) -> None:
     """The window has no point, and is delivered with the next request, beside other windows or alone."""
-    pipeline = start()
-    for aggregations in ((), (), (COUNT,)):
-        record_window("x", aggregations, 1)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        for aggregations in ((), (), (COUNT,)):
+            record_window("x", aggregations, 1)
     record_window("x", (), 1)
     assert pipeline.force_flush(DEADLINE)
     account = pipeline.account()["metrics"]

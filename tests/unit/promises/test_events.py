@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.producers import run_together
 
 import monitel as installed
 from monitel import Event, Severity, WaitCounter, WaitReading, emit, log_event, register_event_handler, wait_counters
@@ -418,7 +419,7 @@ def test_handler_that_raises_in_a_destructor_is_reported(
     unraisable.clear()
 
 
-def test_handlers_may_log_and_change_the_handlers(events: list[Any], run_threads: Any) -> None:
+def test_handlers_may_log_and_change_the_handlers(events: list[Any]) -> None:
     """With effect from the next event on, and without a deadlock, which torch has."""
     received: list[str] = []
 
@@ -430,14 +431,14 @@ def test_handlers_may_log_and_change_the_handlers(events: list[Any], run_threads
 
     handles: list[Any] = []
     handle = register_event_handler(once)
-    run_threads(lambda: emit("first"), lambda: None)
-    run_threads(lambda: emit("second"))
+    run_together(lambda: emit("first"), lambda: None)
+    run_together(lambda: emit("second"))
     handles[0].__exit__()
     assert (["first", "echo", "second"], ["echo", "second"]) == ([event.name for event in events], received)
 
 
 def test_handlers_may_use_the_stat_that_logs(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
     """The Stat is open again with the sample that closed the window; adding, flushing and reading do not deadlock."""
     stat, other, seen = make_stat(), make_stat("other"), []
@@ -454,7 +455,7 @@ def test_handlers_may_use_the_stat_that_logs(
     stat.add(1)
     clock.advance(60)
     with monitel.register_event_handler(handler):
-        run_threads(lambda: stat.add(2))
+        run_together(lambda: stat.add(2))
     assert [(1, 1.0)] == seen
     assert [("x", 1.0), ("x", 12.0), ("other", 7.0)] == [(e.window.name, e.window.sum) for e in events if e.window]
 

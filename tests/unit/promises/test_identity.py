@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from opentelemetry.sdk.resources import OsResourceDetector, ProcessResourceDetector, Resource, _HostResourceDetector
-from tests.support.checks import wait_until
+from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import close_windows, make_small
 from tests.support.receiver import Receiver
 from tests.support.validity.envelope import LEVELS
@@ -110,7 +110,7 @@ def test_resource_describes_host_and_process_without_secrets(receiver: Receiver,
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_launchers_variables_become_attributes_of_rank_and_run(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, launcher: str
+    receiver: Receiver, start: Start, setenv: SetEnv, launcher: str
 ) -> None:
     """Each variable of the table is read, the first of a cell before the second."""
     rows = table("metrics-and-events.md", "attribute", *LAUNCHERS)
@@ -122,7 +122,7 @@ def test_launchers_variables_become_attributes_of_rank_and_run(
     for attribute, variables in names.items():
         for name in variables:
             values[name] = given.get(attribute, f"run-{name}" if attribute.endswith(".id") else str(len(values)))
-            monkeypatch.setenv(name, values[name])
+            setenv({name: values[name]})
     found = resource_of(receiver, start())
     expected = {attribute: values[variables[0]] for attribute, variables in names.items()}
     assert expected == {key: str(value) for key, value in found.items() if key.startswith("training.")}
@@ -141,22 +141,21 @@ def test_launchers_variables_become_attributes_of_rank_and_run(
     ],
 )
 def test_rank_is_known_or_absent(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], rank: int | None
+    receiver: Receiver, start: Start, setenv: SetEnv, variables: dict[str, str], rank: int | None
 ) -> None:
     """The rank is inferred from local rank and node, as Lightning sets them, unless a variable is missing or wrong."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    setenv(variables)
     assert rank == resource_of(receiver, start()).get("training.rank")
 
 
 @pytest.mark.parametrize("reason", ["argument", "resource without an instance", "variable", "instance of the argument"])
 @pytest.mark.invalid_output("the resource of the application has only a name", "resource.required", "resource.distro")
 def test_rank_is_on_every_point(
-    receiver: Receiver, start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, reason: str
+    receiver: Receiver, start: Start, clock: ManualClock, setenv: SetEnv, reason: str
 ) -> None:
     """On request, or if the resource cannot tell ranks apart: an id that somebody has set may be that of a pod."""
     for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
-        monkeypatch.setenv(name, value)
+        setenv({name: value})
     arguments: dict[str, dict[str, Any]] = {
         "argument": {"rank_attribute": True},
         "resource without an instance": {"resource": Resource({"service.name": "mine"}, THEIRS)},
@@ -164,13 +163,12 @@ def test_rank_is_on_every_point(
     }
     given = arguments.get(reason, {})
     if reason == "variable":
-        monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=ns.pod.trainer")
-    pipeline = start(series_limit=1, spans=True, distributions="both", **given)
-    for layer in range(2):
-        close_windows(Stat("x", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}), clock, [1.0])
-    monitel.counter("own", attributes={"training.rank": 9}).add(1)
-    record_everything(pipeline)
-    assert pipeline.force_flush(DEADLINE)  # with the durations of the first requests
+        setenv(OTEL_RESOURCE_ATTRIBUTES="service.instance.id=ns.pod.trainer")
+    with delivered_by(start(series_limit=1, spans=True, distributions="both", **given)) as pipeline:
+        for layer in range(2):
+            close_windows(Stat("x", [COUNT, HISTOGRAM], 60.0, attributes={"layer": layer}), clock, [1.0])
+        monitel.counter("own", attributes={"training.rank": 9}).add(1)
+        record_everything(pipeline)
     points = receiver.all_points()
     found = {point.metric: point.attributes.get("training.rank") for point in points if point.scope == "monitel"}
     windows = {"x.count", "x.p50", "x.histogram", "loss.count", "loss.p99", "accuracy"}

@@ -12,6 +12,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
+from tests.support.producers import run_together
 
 import monitel as installed
 from monitel.process.os_threads import call_in_main_thread
@@ -309,7 +310,7 @@ class _Interrupted(BaseException):
 
 
 @pytest.mark.usefixtures("frequent_switches")
-def test_interrupted_add_leaves_no_lock(make_stat: MakeStat, events: list[Any], run_threads: Any) -> None:
+def test_interrupted_add_leaves_no_lock(make_stat: MakeStat, events: list[Any]) -> None:
     """After Ctrl+C anywhere inside add(), other threads can use the Stat, and it has consistent numbers."""
     stat, raised, armed = make_stat("x", None, 3600.0), [0], list[bool]()
 
@@ -328,6 +329,6 @@ def test_interrupted_add_leaves_no_lock(make_stat: MakeStat, events: list[Any], 
 
     interrupt(handle, work)
     count = stat.count
-    run_threads(stat.flush)
+    run_together(stat.flush)
     assert raised[0] > INTERRUPTS // 2
     assert [(count, count)] == [(event.window.count, event.window.sum) for event in events]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.checks import SetEnv
 
 from monitel.console.ledger import ledger_lines
 from monitel.console.runs import Run
@@ -199,10 +200,10 @@ def test_sentence_names_the_largest_overhead(seconds: dict[str, float], expected
     ],
 )
 def test_table_has_state_attempts_and_a_row_for_each_activity(
-    monkeypatch: pytest.MonkeyPatch, status: str, age: int, state: str
+    setenv: SetEnv, status: str, age: int, state: str
 ) -> None:
     """A run without a heartbeat for ten seconds does not run; what waits for other ranks is part of ``step``."""
-    monkeypatch.setenv("TZ", "UTC")
+    setenv(TZ="UTC")
     time.tzset()
     last_ns = 1_767_331_025 * SECOND
     run = replace(made(LONG, attempts=3), last_ns=last_ns, status=status, stages=STAGES)

@@ -5,9 +5,9 @@ from itertools import pairwise, permutations
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.checks import warnings_with
+from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
@@ -52,7 +52,7 @@ KINDS = {
 
 @pytest.mark.parametrize(("first", "second"), [*pairwise([*KINDS, next(iter(KINDS))]), *[*permutations(KINDS, 2)][1:2]])
 def test_two_kinds_of_one_name_are_sent_apart(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, first: str, second: str
+    receiver: Receiver, start: Start, warned: Warned, first: str, second: str
 ) -> None:
     """The first one keeps the name, the later one has the documented other, and each metric has only its values."""
     one, two = KINDS[first], KINDS[second]
@@ -69,13 +69,13 @@ def test_two_kinds_of_one_name_are_sent_apart(
         assert {0} == {point.value % kind.value for point in points}
     earlier, later = (f"{kind[2:]} {KINDS[kind].name!r}" for kind in (first, second))
     expected = f"{earlier} and {later} {SAME} 'x.wait.count': {later} is sent as {moved!r}."
-    assert [f"{expected} Rename one of them."] == warnings_with(caplog, SAME)
+    assert [f"{expected} Rename one of them."] == warned(SAME)
 
 
 @pytest.mark.parametrize("names", [("a b", "a_b"), ("a.b", "A_b")])
 @pytest.mark.parametrize("kind", ["Stat", "logged number", "counter", "wait counter"])
 def test_two_names_that_become_equal_are_sent_apart(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture, names: tuple[str, str], kind: str
+    receiver: Receiver, start: Start, warned: Warned, names: tuple[str, str], kind: str
 ) -> None:
     """Names that differ in separators or in case are equal. The description of a changed name has the original."""
     record: dict[str, Callable[[str, int], object]] = {
@@ -84,10 +84,9 @@ def test_two_names_that_become_equal_are_sent_apart(
         "counter": lambda name, number: monitel.counter(name).add(number),
         "wait counter": wait,
     }
-    pipeline = start()
-    for name, number in zip(names, (3, 5), strict=True):
-        record[kind](name, number)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        for name, number in zip(names, (3, 5), strict=True):
+            record[kind](name, number)
     suffix = {"Stat": ".count", "wait counter": ".wait.count"}.get(kind, "")
     kept, moved = (
         names[0].replace(" ", "_"),
@@ -96,72 +95,66 @@ def test_two_names_that_become_equal_are_sent_apart(
     moved = moved.replace("x", names[1])
     assert ({3}, {5}) == tuple({*receiver.values(f"{name}{suffix}")} for name in (kept, moved))
     assert all(repr(names[1]) in point.description for point in receiver.points(f"{moved}{suffix}"))
-    (warning,) = warnings_with(caplog, SAME)
+    (warning,) = warned(SAME)
     assert warning.startswith(f"{kind} {names[0]!r} and {kind} {names[1]!r} {SAME} ")
 
 
-def test_name_that_prometheus_gives_is_taken(
-    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_name_that_prometheus_gives_is_taken(receiver: Receiver, start: Start, warned: Warned) -> None:
     """Prometheus adds ``_total`` and the unit in words; numbers alone may differ by that. A numbered name is free."""
-    pipeline = start()
-    monitel.counter("tokens").add(3)
-    monitel.counter("read", unit="By").add(4)
-    monitel.counter("read.bytes").add(5)
-    for number, name in enumerate(("x_2", "x", "X", "x_", "x.")):
-        monitel.counter(name).add(number + 6)
-    monitel.counter("total.hits").add(11)
-    monitel.counter("speed", unit="By/s").add(12)
-    taken = dict.fromkeys(("tokens_total", "hits_total", "speed_bytes_per_second_total"), 0.5)
-    monitel.log({**taken, "loss": 1.5, "loss_total": 2.5})
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        monitel.counter("tokens").add(3)
+        monitel.counter("read", unit="By").add(4)
+        monitel.counter("read.bytes").add(5)
+        for number, name in enumerate(("x_2", "x", "X", "x_", "x.")):
+            monitel.counter(name).add(number + 6)
+        monitel.counter("total.hits").add(11)
+        monitel.counter("speed", unit="By/s").add(12)
+        taken = dict.fromkeys(("tokens_total", "hits_total", "speed_bytes_per_second_total"), 0.5)
+        monitel.log({**taken, "loss": 1.5, "loss_total": 2.5})
     names = ("tokens", "total.hits", "speed", "read", "read.bytes_2", "loss", "loss_total")
     assert [{3}, {11}, {12}, {4}, {5}, {1.5}, {2.5}] == [{*receiver.values(name)} for name in names]
     assert [{0.5}] * 3 == [{*receiver.values(f"{name}.number")} for name in taken]
     numbered = ("x_2", "x", "X_3", "x__4", "x._5")
     assert [{6}, {7}, {8}, {9}, {10}] == [{*receiver.values(name)} for name in numbered]
-    assert 4 + 3 == len(warnings_with(caplog, SAME))
+    assert 4 + 3 == len(warned(SAME))
 
 
-def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, warned: Warned) -> None:
     """A single one collides; all have the new name, including those of a later Stat of the name."""
-    pipeline = start()
-    monitel.counter("loss.count").add(7)
-    monitel.log({"loss": 0.25, "loss.p50": 0.5})  # the Stat has no such metrics
-    close_window("loss", 1.0, 4.0)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        monitel.counter("loss.count").add(7)
+        monitel.log({"loss": 0.25, "loss.p50": 0.5})  # the Stat has no such metrics
+        close_window("loss", 1.0, 4.0)
     close_window("loss", 2.5, aggregations=[MEAN])
     assert pipeline.force_flush(DEADLINE)
     assert ({7}, [0.25], [0.5]) == ({*receiver.values("loss.count")}, *map(receiver.values, ("loss", "loss.p50")))
     assert ([2], [4.0], [2.5]) == tuple(receiver.values(f"loss.stat.{name}") for name in ("count", "max", "mean"))
     assert ([], []) == (receiver.points("loss.max"), receiver.points("loss.mean"))
     assert {"Stat 'loss'"} == {point.description for point in receiver.points("loss.stat.max")}
-    assert 1 == len(warnings_with(caplog, SAME))
+    assert 1 == len(warned(SAME))
 
 
-def test_names_of_monitel_are_taken(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_names_of_monitel_are_taken(receiver: Receiver, start: Start, warned: Warned) -> None:
     """The step, the ledger and the pipeline keep their names, even if the application's metric comes first."""
     pages = ("training.step", "training.time", "training.goodput", "monitel.queue.size", "monitel.spool.size")
     names = (*pages, "monitel.exporter.item.exported", "training_time_seconds_total", "training.goodput_ratio")
-    pipeline = start()
-    monitel.log(dict.fromkeys(names, 9.5))
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        monitel.log(dict.fromkeys(names, 9.5))
     monitel.set_step(3)
     for _ in range(2):
         assert pipeline.force_flush(DEADLINE)
     for name in names:
         assert [9.5] == receiver.values(f"{name}.number")
     assert all(receiver.points(name) and 9.5 not in receiver.values(name) for name in (*pages, names[5]))
-    assert len(names) == len(warnings_with(caplog, SAME))
+    assert len(names) == len(warned(SAME))
 
 
 def test_source_keeps_its_name(receiver: Receiver, start: Start) -> None:
     """From its creation or first use on, whatever is exported first, and in a second pipeline."""
     record: list[Callable[[], object]] = [lambda: monitel.counter("x").add(49), lambda: monitel.log({"x": 0.5})]
-    pipeline = start()
-    for each in record:  # the counter is read at the next export
-        each()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        for each in record:  # the counter is read at the next export
+            each()
     pipeline.shutdown()
     pipeline = start()
     for each in reversed(record):

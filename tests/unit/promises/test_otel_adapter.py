@@ -13,6 +13,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
+from tests.support.checks import SetEnv
 from tests.unit.promises.providers import Backend, in_memory
 
 import monitel
@@ -356,10 +357,10 @@ def test_adapter_writes_while_it_is_installed(backend: Backend) -> None:
 
 @pytest.mark.parametrize(("error", "status"), [(None, "completed"), (ValueError, "failed")])
 def test_last_exporter_ends_the_run(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch, error: type[Exception] | None, status: str
+    backend: Backend, setenv: SetEnv, error: type[Exception] | None, status: str
 ) -> None:
     """With the status by the exception that leaves its block, which is not suppressed; once."""
-    monkeypatch.setenv("MONITEL_RUN_EVENTS", "1")
+    setenv(MONITEL_RUN_EVENTS="1")
     other = type(backend)()
     first = monitel_otel.install(backend.meter_provider, backend.logger_provider)
     with suppress(ValueError), monitel_otel.install(other.meter_provider, other.logger_provider) as second:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.support.checks import wait_until
+from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import Printed
 from tests.support.commands import command as run_command
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.receiver import Receiver
 
 import monitel
@@ -132,13 +132,12 @@ def test_records_of_others_are_left_alone(remains: Remains, own_boxes: Path, rec
 
 
 @needs_root
-def test_folder_of_another_user_gets_no_box(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_user_gets_no_box(start: Start, folder: Path, setenv: SetEnv) -> None:
     """A job records nothing into a folder that somebody else can replace; it goes on without a box."""
     os.chown(folder, 12345, 12345)
-    monkeypatch.setenv("MONITEL_BLACK_BOX_DIR", str(folder))
-    pipeline = start()
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
+    setenv(MONITEL_BLACK_BOX_DIR=str(folder))
+    with delivered_by(start()):
+        monitel.emit("event")
     assert [] == [*folder.iterdir()]
 
 

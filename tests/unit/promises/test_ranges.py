@@ -13,6 +13,7 @@ from threading import Event
 from typing import Any
 
 import pytest
+from tests.support.producers import run_together
 
 import monitel
 from monitel.profiler import ranges
@@ -287,7 +288,7 @@ def test_thread_started_without_threading() -> None:
     assert [len(threading.enumerate())] == found
 
 
-def test_exit_of_one_thread_ends_no_range_of_another(run_threads: Any) -> None:
+def test_exit_of_one_thread_ends_no_range_of_another() -> None:
     """A thread that entered before the listener came leaves its block while another is within the same object."""
     label = record("a")
     entered, began, left = Event(), Event(), Event()
@@ -309,13 +310,13 @@ def test_exit_of_one_thread_ends_no_range_of_another(run_threads: Any) -> None:
                 running.append(ranges.current_range() is not None and not received)
             running.append(ranges.current_range() is None)
 
-    run_threads(before, after)
+    run_together(before, after)
     assert [True, True] == running
     assert 1 == len(received)
 
 
 @pytest.mark.usefixtures("frequent_switches")
-def test_threads_share_an_object_while_listeners_come_and_go(run_threads: Any) -> None:
+def test_threads_share_an_object_while_listeners_come_and_go() -> None:
     """Each range that began ends once, in its thread, after the ranges within it; no exit raises."""
     label = record("shared")
     began: list[Any] = []
@@ -349,7 +350,7 @@ def test_threads_share_an_object_while_listeners_come_and_go(run_threads: Any) -
                     with label:
                         pass
 
-    run_threads(*[work] * THREADS, listen)
+    run_together(*[work] * THREADS, listen)
     assert Counter(map(id, began)) == Counter(map(id, ended))
     assert len(began) == len(set(map(id, began)))
     assert all(each.monotonic_end_ns >= each.monotonic_start_ns for each in ended)

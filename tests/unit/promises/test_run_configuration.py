@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.checks import SetEnv
 
 import monitel
 from monitel.process.masking import mask_arguments
@@ -189,9 +190,9 @@ def test_one_rule_masks_commands_and_configurations(name: str, value: str, is_se
         ("Settings(token='not closed", "Settings(token='***"),
     ],
 )
-def test_secrets_in_texts_are_masked(text: str, masked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secrets_in_texts_are_masked(text: str, masked: str, setenv: SetEnv) -> None:
     """Wherever a text is: addresses of webhooks, users, tokens of well-known forms, values of variables."""
-    monkeypatch.setenv("WANDB_API_KEY", "canary")
+    setenv(WANDB_API_KEY="canary")
     assert ["train.py", masked] == mask_arguments(["train.py", text], {"WANDB_API_KEY": "canary"})
     assert {"a": [masked]} == monitel.RunConfig({"a": [text]}).config
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
-from tests.support.checks import wait_until
+from tests.support.checks import SetEnv, wait_until
 from tests.support.hostile import Peer
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start
@@ -102,11 +102,11 @@ def test_token_is_only_in_the_request(
 
 
 def test_password_of_an_address_is_not_shown(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, channels: Channels, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, setenv: SetEnv, channels: Channels, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The password is sent. ``endpoints`` and warnings have scheme, host, port and path."""
     url = receiver.url.replace("://", f"://{LEFT}:{RIGHT}@")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{url}/v1/logs")
+    setenv(OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/v1/logs")
     receiver.rule(lambda _request: Answer(401))
     with monitel_otlp.configure(spool_dir="spool") as pipeline:
         monitel.emit("event")

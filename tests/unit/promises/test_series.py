@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.support.checks import warnings_with
+from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
 from tests.support.receiver import Receiver
 
@@ -19,13 +19,12 @@ OVERFLOW = "otel.metric.overflow"
 
 def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
     """``True``, 1, 1.5 and "1" are four series of one metric; equal attributes are one, even if they are NaN."""
-    pipeline = start()
-    every: list[dict[str, Any]] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, {}]
-    for attributes in [*every, {"a": float("nan")}] * 2:
-        stat = Stat("x", [COUNT], 60.0, attributes=attributes)
-        stat.add(1)
-        stat.flush()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()):
+        every: list[dict[str, Any]] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, {}]
+        for attributes in [*every, {"a": float("nan")}] * 2:
+            stat = Stat("x", [COUNT], 60.0, attributes=attributes)
+            stat.add(1)
+            stat.flush()
     totals = {repr(point.attributes): point.value for point in receiver.points("x.count")}
     assert dict.fromkeys([*map(repr, every), "{'a': nan}"], 2) == totals
 
@@ -43,28 +42,27 @@ def totals(receiver: Receiver, metric: str) -> dict[Any, float]:
     return {point.attributes.get("layer", OVERFLOW): point.value for point in points}
 
 
-def test_default_limit_is_2000_series(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_default_limit_is_2000_series(receiver: Receiver, start: Start, warned: Warned) -> None:
     """All sets after the 2,000th share one series, and one warning names the Stat and the limit."""
     pipeline = start()
     for layer in range(2010):
-        assert layer > 2000 or [] == warnings_with(caplog, OVERFLOW)
+        assert layer > 2000 or [] == warned(OVERFLOW)
         close_window(layer, 1)
     assert pipeline.force_flush(DEADLINE)
     expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
     assert expected == totals(receiver, "x.count")
-    assert 1 == len(warnings_with(caplog, OVERFLOW, "'x'", "2000"))
+    assert 1 == len(warned(OVERFLOW, "'x'", "2000"))
 
 
 def test_threads_that_add_a_series_together_share_it(receiver: Receiver, start: Start) -> None:
     """The last sets within the limit do not overflow."""
-    pipeline = start(series_limit=40)
+    with delivered_by(start(series_limit=40)):
 
-    def record() -> None:
-        for layer in range(40):
-            close_window(layer, 1)
+        def record() -> None:
+            for layer in range(40):
+                close_window(layer, 1)
 
-    run_together(*[record] * 4)
-    assert pipeline.force_flush(DEADLINE)
+        run_together(*[record] * 4)
     assert dict.fromkeys(range(40), 4) == totals(receiver, "x.count")
 
 
@@ -82,7 +80,7 @@ SOURCES: dict[str, tuple[Callable[[int, int], object], dict[str, bool]]] = {
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_attribute_sets_beyond_the_limit_are_one_series(
-    receiver: Receiver, start: Start, clock: ManualClock, caplog: pytest.LogCaptureFixture, source: str
+    receiver: Receiver, start: Start, clock: ManualClock, warned: Warned, source: str
 ) -> None:
     """The first sets are kept, the others add up in one series, and one warning is logged; each item is delivered."""
     pipeline, (record, metrics) = start(series_limit=2, distributions="histogram"), SOURCES[source]
@@ -94,5 +92,5 @@ def test_attribute_sets_beyond_the_limit_are_one_series(
     for metric, adds_up in metrics.items():
         expected = {0: 2, 1: 20, OVERFLOW: 2200} if adds_up else {0: 1, 1: 10, OVERFLOW: 1000}
         assert expected == totals(receiver, metric)
-    assert 1 == len(warnings_with(caplog, "has more than 2 sets of attributes"))
+    assert 1 == len(warned("has more than 2 sets of attributes"))
     assert source == "counter" or 8 == pipeline.account()["metrics"].delivered

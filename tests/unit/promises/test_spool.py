@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checks import wait_until
+from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.hostile import refusing_url, reserved_port
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
-from tests.support.pipelines import Start, busy_encoder
+from tests.support.pipelines import Start, busy_encoder, delivered_by
 from tests.support.producers import make_small
 from tests.support.receiver import Receiver
 from tests.support.spools import cat, files
@@ -160,11 +160,11 @@ def test_leftovers_wait_until_the_backend_accepts_a_request(receiver: Receiver, 
 
 @pytest.mark.invalid_output("both pipelines are of one process, and have one resource", "series.order")
 def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    start: Start, setenv: SetEnv, tmp_path: Path
 ) -> None:
     """Its items stay in each folder; the other signals of all folders are delivered."""
     with reserved_port() as port, ExitStack() as started:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"http://127.0.0.1:{port}/v1/logs")
+        setenv(OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"http://127.0.0.1:{port}/v1/logs")
         folders = [record(start, count=5, flush_s=0.0) for _ in range(2)]
         receiver = started.enter_context(Receiver(port))
         pipeline = start(endpoint=None)
@@ -178,9 +178,8 @@ def test_signal_without_an_endpoint_does_not_stop_the_delivery_of_leftovers(
 def test_what_was_recorded_for_another_endpoint_is_left_alone(receiver: Receiver, start: Start) -> None:
     """Telemetry without an endpoint waits for ``replay``; that of another one is sent only there."""
     folders = [record(start), record(start, endpoint=refusing_url())]
-    pipeline = start()
-    monitel_api.emit("own")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        monitel_api.emit("own")
     assert pipeline.shutdown(DEADLINE)
     assert ["own"] == receiver.record_names()
     assert [EVENTS, EVENTS] == [cat(folder).names for folder in folders]
@@ -205,10 +204,9 @@ def test_requests_are_sent_in_order_from_memory_and_disk(
 ) -> None:
     """An outage that memory cannot hold: everything arrives once, in the order of its creation."""
     make_small(monkeypatch, memory_bytes=2_000)
-    pipeline = start()
-    names = emit_in_an_outage(pipeline, receiver, 60)
-    receiver.forget_rules()
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        names = emit_in_an_outage(pipeline, receiver, 60)
+        receiver.forget_rules()
     assert names == receiver.record_names()
     assert (60, 0) == (pipeline.account()["logs"].delivered, pipeline.account()["logs"].on_disk)
 
@@ -279,9 +277,8 @@ def test_planted_file_is_not_followed(receiver: Receiver, start: Start, tmp_path
 
 def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(start: Start, tmp_path: Path) -> None:
     """The items in the folder stay there; later ones stay in memory."""
-    pipeline = start(endpoint=None)
-    monitel_api.emit("first")
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(endpoint=None)) as pipeline:
+        monitel_api.emit("first")
     folder, elsewhere = Path(pipeline.spool_dir), tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     folder.rename(tmp_path / "moved")

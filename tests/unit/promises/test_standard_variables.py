@@ -10,7 +10,7 @@ import pytest
 from opentelemetry import _logs
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.trace import Link, SpanContext
-from tests.support.checks import warnings_with
+from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE, Inbox, attributes_of
 from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
@@ -145,15 +145,14 @@ def protos(inbox: Inbox) -> Iterator[tuple[str, Any]]:
 @pytest.mark.filterwarnings("ignore:Log record attributes were dropped")
 @pytest.mark.parametrize(("variables", "expected"), CASES, ids="-".join)
 def test_variable_changes_what_is_sent(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], expected: Any
+    receiver: Receiver, start: Start, setenv: SetEnv, variables: dict[str, str], expected: Any
 ) -> None:
     """And nothing else that another variable changes; limits hold for the SDK's records and for monitel's alike."""
     pipeline = start(spans=True, run_events=False)
     usual = sent(receiver, work(pipeline))
     pipeline.shutdown()
     receiver.requests.clear()
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
+    setenv(variables)
     found = sent(receiver, work(start(spans=True, run_events=False)))
     assert expected == {name: found.get(name) for name in expected}
     assert [] == [name for name in expected if usual[name] == found[name]]
@@ -161,15 +160,15 @@ def test_variable_changes_what_is_sent(
 
 @pytest.mark.parametrize("signal", SIGNALS)
 def test_signals_may_have_addresses_and_protocols_of_their_own(
-    *, receiver: Receiver, grpc_receiver: Any, start: Start, monkeypatch: pytest.MonkeyPatch, signal: str
+    *, receiver: Receiver, grpc_receiver: Any, start: Start, setenv: SetEnv, signal: str
 ) -> None:
     """Such an address is used as it is; the path of the others is appended to the address of all signals."""
-    monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
-    monkeypatch.setenv(f"{OTLP}{signal.upper()}_ENDPOINT", grpc_receiver.url)
-    monkeypatch.setenv(f"{OTLP}{signal.upper()}_PROTOCOL", "grpc")
-    monkeypatch.setenv(f"{OTLP}ENDPOINT", f"{receiver.url}/base/")
+    setenv(GRPC_ENABLE_FORK_SUPPORT="0")  # as the transport sets it
+    setenv({f"{OTLP}{signal.upper()}_ENDPOINT": grpc_receiver.url})
+    setenv({f"{OTLP}{signal.upper()}_PROTOCOL": "grpc"})
+    setenv({f"{OTLP}ENDPOINT": f"{receiver.url}/base/"})
     second = SIGNALS[SIGNALS.index(signal) - 1]
-    monkeypatch.setenv(f"{OTLP}{second.upper()}_ENDPOINT", f"{receiver.url}/own/{second}")
+    setenv({f"{OTLP}{second.upper()}_ENDPOINT": f"{receiver.url}/own/{second}"})
     work(start(endpoint=None, spans=True))
     assert {signal} == {request.signal for request in grpc_receiver.requests}
     sent = {*grpc_receiver.record_names(), *(each.name for each in grpc_receiver.spans())}
@@ -181,11 +180,9 @@ def test_signals_may_have_addresses_and_protocols_of_their_own(
     assert all(each.startswith(f"monitel-otlp/{monitel.__version__} Python/3.") for each in agents)
 
 
-def test_signal_that_is_off_is_in_no_record_of_a_process(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_that_is_off_is_in_no_record_of_a_process(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Neither on disk, nor in the accounts; Python's logging, and the global provider, are left alone."""
-    monkeypatch.setenv("OTEL_LOGS_EXPORTER", "NONE ")
+    setenv(OTEL_LOGS_EXPORTER="NONE ")
     handlers = [*logging.getLogger().handlers]
     pipeline = start(endpoint=None, logging_level="INFO", spans=True)
     assert handlers == logging.getLogger().handlers
@@ -195,14 +192,12 @@ def test_signal_that_is_off_is_in_no_record_of_a_process(
     assert provider is _logs.get_logger_provider()
 
 
-def test_value_with_another_meaning_than_expected_is_a_warning(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_value_with_another_meaning_than_expected_is_a_warning(start: Start, setenv: SetEnv, warned: Warned) -> None:
     """``configure()`` exports over OTLP alone, and in Python a time limit is in seconds."""
     usual = {"OTEL_LOGS_EXPORTER": "otlp", f"{OTLP}TIMEOUT": "300"}
     for name, value in {**usual, "OTEL_METRICS_EXPORTER": "otlp, console", f"{OTLP}LOGS_TIMEOUT": "10000"}.items():
-        monkeypatch.setenv(name, value)
+        setenv({name: value})
     start()
-    first, second = warnings_with(caplog, "OTEL_")
+    first, second = warned("OTEL_")
     assert first.startswith(f"{OTLP}LOGS_TIMEOUT=10000: it is in seconds, ")
     assert second.startswith("OTEL_METRICS_EXPORTER: configure() exports over OTLP alone, and ignores 'console'")

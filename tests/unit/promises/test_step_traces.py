@@ -8,7 +8,7 @@ from threading import Event, Thread
 from typing import Any
 
 import pytest
-from tests.support.checks import warnings_with
+from tests.support.checks import SetEnv, Warned, warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
@@ -38,12 +38,12 @@ Job = Callable[..., Pipeline]
 
 
 @pytest.fixture
-def job(start: Start, monkeypatch: pytest.MonkeyPatch) -> Job:
+def job(start: Start, setenv: SetEnv) -> Job:
     """Return a function that starts a pipeline with step traces as rank 2 of 4 in the second attempt of a run."""
 
     def started(options: Any = (), arguments: Any = (), **variables: object) -> Pipeline:
         for name, value in {**JOB, **variables}.items():
-            monkeypatch.setenv(name, str(value))
+            setenv({name: str(value)})
         return start(**{"spans": {"step_traces": True, **dict(options)}, **dict(arguments)})
 
     return started
@@ -133,13 +133,11 @@ def test_all_ranks_sample_the_same_steps(receiver: Receiver, job: Job) -> None:
     assert 3 * len(expected) == len({span.span_id for span in receiver.spans()})
 
 
-def test_unknown_rank_does_not_take_the_place_of_rank_zero(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_rank_does_not_take_the_place_of_rank_zero(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Processes of the second node, whose size is unknown, have separate spans, and export no root."""
     for local_rank in range(2):
         for name, value in {"NODE_RANK": 1, "LOCAL_RANK": local_rank, "TORCHELASTIC_RUN_ID": "run-7"}.items():
-            monkeypatch.setenv(name, str(value))
+            setenv({name: str(value)})
         pipeline = start(spans={"step_traces": True})
         monitel.set_step(12)
         work("forward")
@@ -181,7 +179,7 @@ def test_range_of_a_late_thread_is_in_the_trace_of_its_step(receiver: Receiver, 
 
 
 def test_run_id_of_the_resource_makes_the_traces(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    receiver: Receiver, start: Start, setenv: SetEnv, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a run id each process has separate traces; with several ranks that is reported, with the remedy."""
     for arguments in ({}, {}, {"resource_attributes": {"training.run.id": "mine"}}):
@@ -193,7 +191,7 @@ def test_run_id_of_the_resource_makes_the_traces(
     assert (3, digest(16, b"mine", b"0", b"1")) == (len(traces), traces[-1])
     assert [] == caplog.records
     for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("WORLD_SIZE", "2")):
-        monkeypatch.setenv(name, value)
+        setenv({name: value})
     start(spans={"step_traces": True})
     assert 1 == len(warnings_with(caplog, "torchrun --rdzv-id"))
 
@@ -259,13 +257,13 @@ def test_budget_is_1000_if_few_ranks_share_a_trace(
     assert 1000 == sum("thread.id" in span.attributes for span in receiver.spans())
 
 
-def test_budget_that_is_too_large_is_one_warning_of_rank_zero(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+def test_budget_that_is_too_large_is_one_warning_of_rank_zero(job: Job, warned: Warned) -> None:
     """The warning has the remedy; the budget is kept. Neither the default nor a budget that fits is a warning."""
     for options in ({}, {"budget": 290}):
         job(options, **on_nodes(0, 64))
-    assert [] == warnings_with(caplog, "max_bytes_per_trace")
+    assert [] == warned("max_bytes_per_trace")
     for rank in (0, 1):
         job({"budget": 310}, **on_nodes(rank, 64))
-    (message,) = warnings_with(caplog, "max_bytes_per_trace", "of 64 ranks")
+    (message,) = warned("max_bytes_per_trace", "of 64 ranks")
     budget = {ranks: budget for ranks, budget, _ in BUDGETS}[64]
     assert f"omit the budget of 310 spans, which is then {budget}" in message

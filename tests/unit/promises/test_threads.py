@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.producers import run_together
 
 import monitel as installed
 
@@ -42,7 +43,7 @@ class Running:
 
 
 def test_stat_is_exact_while_everything_around_it_changes(
-    make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any
+    make_stat: MakeStat, monitel: ModuleType, events: list[Any]
 ) -> None:
     """Four threads add while windows end, expire and are flushed, handlers come and go, and the step changes."""
     stat, running = make_stat("x", None, 0.001), Running()
@@ -65,7 +66,7 @@ def test_stat_is_exact_while_everything_around_it_changes(
             stat.get()
 
     monitel.set_step(0)
-    run_threads(*(running.counted(partial(add, number)) for number in range(THREADS)), disturb, disturb)
+    run_together(*(running.counted(partial(add, number)) for number in range(THREADS)), disturb, disturb)
     stat.flush()
     windows = sorted((event.window for event in events), key=lambda window: int(window.end_ns))
     assert (len(wanted), sum(wanted)) == (sum(each.count for each in windows), sum(each.sum for each in windows))
@@ -79,16 +80,16 @@ def test_stat_is_exact_while_everything_around_it_changes(
     assert wanted.count(0.0) == sum(each.histogram.zero_count for each in windows)
 
 
-def test_sample_limit_is_exact(make_stat: MakeStat, events: list[Any], run_threads: Any) -> None:
+def test_sample_limit_is_exact(make_stat: MakeStat, events: list[Any]) -> None:
     """Within one interval, threads fill the window to the limit, and every other sample is discarded and counted."""
     stat = make_stat("x", [], 1e9, 7)
-    run_threads(*[lambda: [stat.add(1.0) for _ in range(SAMPLES // 5)]] * THREADS)
+    run_together(*[lambda: [stat.add(1.0) for _ in range(SAMPLES // 5)]] * THREADS)
     assert [(7, 7.0)] == [(event.window.count, event.window.sum) for event in events]
     assert (THREADS * SAMPLES // 5 - 7, 0) == (stat.discarded, stat.count)
 
 
 def test_slow_handler_stops_no_other_thread(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any], run_threads: Any
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
 ) -> None:
     """Others log, register, and close windows of the same Stat meanwhile; get() has the window that ended last."""
     stat = make_stat("x", None, 60.0, 1)
@@ -111,14 +112,14 @@ def test_slow_handler_stops_no_other_thread(
         done.set()
 
     with monitel.register_event_handler(slow):
-        run_threads(lambda: stat.add(1), other)
+        run_together(lambda: stat.add(1), other)
     assert [True] * 3 == in_time
     assert [1.0, 2.0, 3.0] == [event.window.sum for event in events if event.window]
     assert 2.0 == stat.get()[monitel.SUM]
 
 
 def test_handler_runs_in_the_thread_that_closes_the_window(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, run_threads: Any
+    make_stat: MakeStat, monitel: ModuleType, clock: Any
 ) -> None:
     seen: list[int] = []
     closers: list[int] = []
@@ -132,13 +133,11 @@ def test_handler_runs_in_the_thread_that_closes_the_window(
     clock.advance(60)
     with monitel.register_event_handler(lambda event: seen.append(threading.get_ident())):
         for close in (partial(full.add, 1), monitel.close_expired_windows):
-            run_threads(partial(note_and_call, close))
+            run_together(partial(note_and_call, close))
     assert (2, closers) == (len(seen), seen)
 
 
-def test_stats_that_come_and_go_keep_their_samples(
-    make_stat: MakeStat, monitel: ModuleType, events: list[Any], run_threads: Any
-) -> None:
+def test_stats_that_come_and_go_keep_their_samples(make_stat: MakeStat, monitel: ModuleType, events: list[Any]) -> None:
     """Threads make and drop Stats, half of them in cycles, while others collect garbage and flush all Stats."""
     running, each = Running(), 150
 
@@ -157,26 +156,26 @@ def test_stats_that_come_and_go_keep_their_samples(
             gc.collect(0)
             monitel.flush()
 
-    run_threads(*[running.counted(make)] * THREADS, look, look)
+    run_together(*[running.counted(make)] * THREADS, look, look)
     gc.collect()
     assert THREADS * each == sum(event.window.count for event in events)
 
 
-def test_one_stat_is_made_for_a_name(monitel: ModuleType, events: list[Any], run_threads: Any) -> None:
+def test_one_stat_is_made_for_a_name(monitel: ModuleType, events: list[Any]) -> None:
     """Threads that ask for it at the same time get the same one, and no sample is lost."""
 
     def add() -> None:
         for number in range(200):
             monitel.stat(f"x{number}", attributes={"split": "train"}).add(1)
 
-    run_threads(*[add] * THREADS)
+    run_together(*[add] * THREADS)
     assert [] == events
     monitel.flush()
     assert {f"x{number}": THREADS for number in range(200)} == {e.window.name: e.window.count for e in events}
     assert 200 == len(events)
 
 
-def test_each_event_reaches_each_handler_once(events: list[Any], run_threads: Any) -> None:
+def test_each_event_reaches_each_handler_once(events: list[Any]) -> None:
     """Threads log while others register, unregister and flush; a handler gets the events between these two calls."""
 
     def log(thread: int) -> None:
@@ -191,13 +190,13 @@ def test_each_event_reaches_each_handler_once(events: list[Any], run_threads: An
             installed.flush()
             assert threading.get_ident() in {event.data["thread"] for event in own if event.name == "own"}
 
-    run_threads(*(partial(log, thread) for thread in range(2)), *[change] * THREADS)
+    run_together(*(partial(log, thread) for thread in range(2)), *[change] * THREADS)
     found = sorted((event.data["thread"], event.data["number"]) for event in events if event.name == "race")
     assert [(thread, number) for thread in range(2) for number in range(500)] == found
     assert 500 * THREADS == [event.name for event in events].count("own")
 
 
-def test_counter_is_exact(run_threads: Any) -> None:
+def test_counter_is_exact() -> None:
     """Threads get one counter of a name; the total never falls for a reader."""
     running, seen = Running(), [0.0]
 
@@ -209,12 +208,12 @@ def test_counter_is_exact(run_threads: Any) -> None:
         while running:
             seen.extend(reading.total for reading in installed.counters())
 
-    run_threads(*(running.counted(partial(add, amount)) for amount in range(1, THREADS + 1)), read)
+    run_together(*(running.counted(partial(add, amount)) for amount in range(1, THREADS + 1)), read)
     assert sorted(seen) == seen
     assert [sum(range(1, THREADS + 1)) * SAMPLES] == [reading.total for reading in installed.counters()]
 
 
-def test_waits_are_exact(clock: Any, run_threads: Any) -> None:
+def test_waits_are_exact(clock: Any) -> None:
     """Threads wait at the same time, and a wait may end in another thread than it began."""
     guards: list[Any] = []
 
@@ -225,7 +224,7 @@ def test_waits_are_exact(clock: Any, run_threads: Any) -> None:
         guards.append(installed.WaitCounter("data").guard())
         guards[-1].__enter__()
 
-    run_threads(*[wait] * THREADS)
+    run_together(*[wait] * THREADS)
     clock.advance(2)
     reading = installed.wait_counters()["data"]
     assert (THREADS * SAMPLES // 10, THREADS) == (reading.count, reading.active)

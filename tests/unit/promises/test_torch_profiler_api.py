@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.checks import SetEnv
+from tests.support.producers import record_ranges
 from tests.unit.profiler.traces import exported, lines, read, slices
 
 from monitel import get_step, profiler, set_step
@@ -120,8 +122,7 @@ def test_schedule_drives_cycles_and_their_callback(tmp_path: Path) -> None:
     plan = schedule(wait=1, warmup=1, active=2, repeat=2)
     with profile(schedule=plan, on_trace_ready=ready, acc_events=True) as prof:
         for step in range(10):
-            with record_function(f"{step}"):
-                pass
+            record_ranges(f"{step}")
             prof.step()
     cycles = [[name for step in steps for name in (f"ProfilerStep#{step}", f"{step}")] for steps in ((2, 3), (6, 7))]
     assert [(4, cycles[0]), (8, cycles[0] + cycles[1])] == seen
@@ -142,8 +143,7 @@ def test_every_order_of_actions_works(letters: str) -> None:
         on_trace_ready=lambda prof: ready.append("".join(each for each in names(prof.events()) if "#" not in each)),
     ) as prof:
         for step in range(5):
-            with record_function(f"{step}"):
-                pass
+            record_ranges(f"{step}")
             prof.step()
     assert [*cycles_of(letters)] == ready
 
@@ -171,8 +171,7 @@ def test_exception_of_the_callback_is_raised_once_and_the_next_cycle_is_recorded
     with profile(schedule=plan, on_trace_ready=ready, acc_events=True) as prof:
         with pytest.raises(OSError, match="disk full"):
             prof.step()
-        with record_function("a"):
-            pass
+        record_ranges("a")
         prof.step()
     steps = ["ProfilerStep#0", "ProfilerStep#1", "a"]
     assert [steps[:1], steps, [*steps, "ProfilerStep#2"]] == found
@@ -225,8 +224,7 @@ def test_wrong_orders_are_warnings_and_change_nothing() -> None:
     with pytest.warns(UserWarning, match="clears events"):
         prof.step()
     prof.step()
-    with record_function("b"):
-        pass
+    record_ranges("b")
     prof.stop()
     with pytest.warns(UserWarning, match="not running"):
         prof.stop()
@@ -237,8 +235,7 @@ def test_range_that_outlives_its_parent_is_not_its_child(clock: ManualClock, tmp
     """As steps of an epoch can. In a trace it goes to a second line; each thread has its own."""
 
     def work() -> None:
-        with record_function("in thread"):
-            pass
+        record_ranges("in thread")
 
     with profile(schedule=schedule(wait=0, warmup=1, active=2, repeat=1)) as prof:
         prof.step()
@@ -365,12 +362,11 @@ def test_observers_are_independent(tmp_path: Path, unraisable: list[BaseExceptio
     assert unregistered.get_output_file_path() is None
 
 
-def test_trace_has_the_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_has_the_rank(tmp_path: Path, setenv: SetEnv) -> None:
     """Without torch.distributed it is the launcher's, where HolisticTraceAnalysis looks for it; without one, none."""
     found = []
     for value in ("3", "?"):
-        monkeypatch.setenv("SLURM_PROCID", value)
-        monkeypatch.setenv("SLURM_NTASKS", "8")
+        setenv(SLURM_PROCID=value, SLURM_NTASKS="8")
         with profile() as prof, record_function("a", {"rank": 5}):
             pass
         prof.export_chrome_trace(tmp_path / "trace.json")

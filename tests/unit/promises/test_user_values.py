@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from tests.support.checks import warnings_with
+from tests.support.checks import Warned, warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start
+from tests.support.producers import record_ranges
 from tests.support.receiver import Receiver
 from tests.unit.promises.providers import Backend, in_memory
 
@@ -133,8 +134,7 @@ def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFix
             stat.flush()
             monitel.log({"loss": 0.5})
             monitel.emit("event")
-            with record_function("range"):
-                pass
+            record_ranges("range")
     assert 1 == len(warnings_with(caplog, "refuses 'x.mean'"))
     assert 1 == len(warnings_with(caplog, "a provider of the application failed"))
     failed = {each.counter.name: each.total for each in monitel.counters()}["monitel.otel.failed"]
@@ -142,7 +142,7 @@ def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFix
     caplog.clear()  # the traceback has the Stats
 
 
-def test_window_after_the_shutdown_of_the_provider_is_lost_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_window_after_the_shutdown_of_the_provider_is_lost_with_one_warning(warned: Warned) -> None:
     """The warning has the call that helps."""
     provider = MeterProvider([InMemoryMetricReader()], shutdown_on_exit=False)
     with monitel_otel.install(provider):
@@ -151,4 +151,4 @@ def test_window_after_the_shutdown_of_the_provider_is_lost_with_one_warning(capl
             stat = Stat("loss", [COUNT], 60.0)
             stat.add(3)
             stat.flush()
-    assert 1 == len(warnings_with(caplog, "'loss' is lost", "call monitel.flush()"))
+    assert 1 == len(warned("'loss' is lost", "call monitel.flush()"))

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.producers import run_together
 
 MakeStat = Callable[..., Any]
 
@@ -126,7 +127,7 @@ def test_pending_window_is_sunk_when_it_is_resolved(
 
 @pytest.mark.usefixtures("frequent_switches")
 def test_no_sample_is_missing_or_twice(
-    make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, run_threads: Any, sink: Any
+    make_stat: MakeStat, read: Callable[..., list[Any]], monitel: ModuleType, sink: Any
 ) -> None:
     """Under the lock of the sink each sample is in one place: the open window, one that is handed over, or the sink."""
     stat, lock, running = make_stat("x", [monitel.SUM], 1e9), Lock(), [True]
@@ -159,6 +160,6 @@ def test_no_sample_is_missing_or_twice(
             running.clear()
 
     sink(store)
-    run_threads(add, close, close, look)
+    run_together(add, close, close, look)
     stat.flush()
     assert added[0] == stored[0]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.producers import run_together
 
 MakeStat = Callable[..., Any]
 
@@ -107,7 +108,7 @@ def compare(monitel: ModuleType, clock: Any, events: list[Any], done: list[Any],
 
 
 def test_threads_count_each_value_once(
-    make_stat: MakeStat, clock: Any, events: list[Any], run_threads: Callable[..., None], frequent_switches: None
+    make_stat: MakeStat, clock: Any, events: list[Any], frequent_switches: None
 ) -> None:
     """A flush that fetches values races with the threads that receive them."""
     stat, rounds = make_stat(), []
@@ -126,5 +127,5 @@ def test_threads_count_each_value_once(
                 sample.resolve(float(number))
             stat._log_resolved()
 
-    run_threads(resolve, resolve, lambda: [stat.flush() for _ in range(100)])
+    run_together(resolve, resolve, lambda: [stat.flush() for _ in range(100)])
     assert [(9, sum(range(8)) + 100.0)] * 100 == [(event.window.count, event.window.sum) for event in events]

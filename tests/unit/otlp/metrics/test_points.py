@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.checks import wait_until
+from tests.support.checks import SetEnv, wait_until
 from tests.support.inbox import DEADLINE, TEMPORALITY, Point
-from tests.support.pipelines import Start, busy_encoder
+from tests.support.pipelines import Start, busy_encoder, delivered_by
 from tests.support.producers import close_windows, make_small, wait
 from tests.support.receiver import Receiver
 from tests.support.series import increase
@@ -127,9 +127,9 @@ def check_gauges(groups: list[Group], found: dict[str, list[Point]]) -> None:
 
 
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_points_of_any_windows(receiver: Receiver, monkeypatch: pytest.MonkeyPatch, temporality: str) -> None:
+def test_points_of_any_windows(receiver: Receiver, setenv: SetEnv, temporality: str) -> None:
     """Gauges match the windows, and totals are exact; starts, order and periods are checked as of every test."""
-    monkeypatch.setenv(TEMPORALITY, temporality)
+    setenv({TEMPORALITY: temporality})
 
     @settings(max_examples=30)
     @given(batches())
@@ -161,12 +161,11 @@ def test_points_of_any_windows(receiver: Receiver, monkeypatch: pytest.MonkeyPat
 
 def test_number_that_arrives_late_has_a_later_time(receiver: Receiver, start: Start, clock: ManualClock) -> None:
     """Such as one from a device: after the points that were sent already, or at its own time beside those that wait."""
-    pipeline = start()
-    late, same, later = (LoggedNumbers({"loss": value}) for value in (1.0, 1.25, 1.5))
-    clock.advance(1)
-    for numbers in (LoggedNumbers({"loss": 2.0}), late, LoggedNumbers({"loss": 2.5}), same):
-        monitel.log_event(numbers)
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start()) as pipeline:
+        late, same, later = (LoggedNumbers({"loss": value}) for value in (1.0, 1.25, 1.5))
+        clock.advance(1)
+        for numbers in (LoggedNumbers({"loss": 2.0}), late, LoggedNumbers({"loss": 2.5}), same):
+            monitel.log_event(numbers)
     monitel.log_event(later)
     for _ in range(2):
         assert pipeline.force_flush(DEADLINE)

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checks import warnings_with
+from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE
 from tests.support.nvml import GIB, FakeNvml
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.receiver import Receiver
 
 pytest.importorskip(
@@ -67,13 +67,12 @@ def test_metrics_have_the_names_of_the_semantic_conventions(receiver: Receiver, 
     ],
 )
 def test_only_visible_gpus_are_reported(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: str
+    receiver: Receiver, start: Start, setenv: SetEnv, visible: str | None, expected: str
 ) -> None:
     """CUDA_VISIBLE_DEVICES has indices or UUIDs; CUDA ignores what follows a wrong entry."""
-    pipeline = start(system=True)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)  # after configure(), but before the GPUs are used
-    assert pipeline.force_flush(DEADLINE)
+    with delivered_by(start(system=True)):
+        if visible is not None:
+            setenv(CUDA_VISIBLE_DEVICES=visible)  # after configure(), but before the GPUs are used
     uuids = dict(zip(["0", "1", "2", "3", "part"], [*FakeNvml.GPUS, FakeNvml.PART], strict=True))
     assert {uuids[name] for name in expected.split()} == {*values(receiver, "hw.gpu.memory.usage")}
 
@@ -87,7 +86,7 @@ def test_only_visible_gpus_are_reported(
     ],
 )
 def test_measurement_that_fails_is_left_out(
-    *, receiver: Receiver, start: Start, nvml: FakeNvml, caplog: pytest.LogCaptureFixture, function: str, error: int
+    *, receiver: Receiver, start: Start, nvml: FakeNvml, warned: Warned, function: str, error: int
 ) -> None:
     """One warning about a GPU that is lost, however often, and none if something is not supported, as by a part."""
     nvml.failing[function, "GPU-aabb-1"] = error
@@ -101,12 +100,12 @@ def test_measurement_that_fails_is_left_out(
     assert is_lost == ("GPU-aabb-1" not in usage)
     assert ("GPU-aabb-1" in utilization) == (function == "nvmlDeviceGetMemoryInfo")
     expected = ["a GPU cannot be read: error 15 (further failures are not logged)"] * is_lost
-    assert expected == warnings_with(caplog, "GPU")
+    assert expected == warned("GPU")
 
 
 @pytest.mark.parametrize("driver", [True, False])
 def test_missing_module_is_reported_where_there_is_a_driver(
-    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path, driver: bool
+    start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned, tmp_path: Path, driver: bool
 ) -> None:
     """The warning has the command that installs it."""
     path = tmp_path / "nvidiactl"
@@ -115,4 +114,4 @@ def test_missing_module_is_reported_where_there_is_a_driver(
     monkeypatch.setattr("monitel_otlp.system._NVIDIA_DRIVER", str(path))
     monkeypatch.setitem(sys.modules, "pynvml", None)
     start(system=True)
-    assert driver == bool(warnings_with(caplog, "pip install nvidia-ml-py"))
+    assert driver == bool(warned("pip install nvidia-ml-py"))

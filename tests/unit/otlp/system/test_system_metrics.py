@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from tests.support.checks import warnings_with
+from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE
-from tests.support.pipelines import Start
+from tests.support.pipelines import Start, delivered_by
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, metrics, table
 
@@ -57,13 +57,12 @@ def test_metrics_are_the_documented_ones(receiver: Receiver, start: Start) -> No
             assert states <= words[point.metric]
 
 
-def test_one_process_reports_the_host(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_reports_the_host(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Eight ranks would report the same values eight times. The variable is the default of the argument."""
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("MONITEL_SYSTEM", "true")
+    setenv(LOCAL_RANK="1", MONITEL_SYSTEM="true")
     assert start().force_flush(DEADLINE)
     assert {name for name in DOCUMENTED if name.startswith("process.")} == names(receiver)
-    monkeypatch.setenv("LOCAL_RANK", "0")
+    setenv(LOCAL_RANK="0")
     assert start().force_flush(DEADLINE)
     assert {*DOCUMENTED} == names(receiver)
 
@@ -85,7 +84,7 @@ def test_processes_without_system_metrics(receiver: Receiver, start: Start, monk
 
 @pytest.mark.parametrize("failure", ["missing", "broken"])
 def test_failure_is_one_warning(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: str
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned, failure: str
 ) -> None:
     """A missing package with the command that installs it; everything else is exported."""
     if failure == "missing":
@@ -94,10 +93,9 @@ def test_failure_is_one_warning(
     else:
         monkeypatch.setattr(instrumentation.SystemMetricsInstrumentor, "_instrument", lambda *_, **__: 1 / 0)
         warning = "system metrics are incomplete"
-    pipeline = start(system=True)
-    monitel.emit("epoch")
-    assert pipeline.force_flush(DEADLINE)
-    assert (1, 1) == (len(receiver.records("epoch")), len(warnings_with(caplog, warning)))
+    with delivered_by(start(system=True)):
+        monitel.emit("epoch")
+    assert (1, 1) == (len(receiver.records("epoch")), len(warned(warning)))
 
 
 def test_applications_instrumentor_is_kept(receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture) -> None:
