@@ -104,22 +104,23 @@ class SharedKey(NamedTuple):
     """The key that the processes of a run have in common."""
 
     text: str = ""  # empty for a run of one process
-    #: Without a run id only the ranks have it that begin while the first one runs: a shell may start the next job.
-    has_attempts: bool = True
+    #: False for a key that the next job may have: only ranks that begin while the first one runs have it in common.
+    is_unique: bool = True
 
 
 def shared_key(name: str, number: int) -> SharedKey:
     """Return the key of a run that has this name, and this number in its process."""
     launch, parent = launch_attributes(), os.environ.get(VARIABLE, "")
-    key = identify(launch).folder
-    if not key.startswith(_PROCESS):
-        return SharedKey(f"{key} {name} {number}")
-    if "training.rank" not in launch or launch.get("training.world_size") == 1:
-        return SharedKey()
-    if not is_running(parent):  # the ranks have one launcher, which may have two jobs at a time
-        starter = f"{os.getppid()}-{start_time(os.getppid())}"
-        parent = " ".join((socket.gethostname(), starter, os.environ.get("MASTER_PORT", "")))
-    return SharedKey(f"{parent} {name} {number}", has_attempts=False)
+    key, is_unique = identify(launch).folder, True
+    if key.startswith(_PROCESS):
+        if "training.rank" not in launch or launch.get("training.world_size") == 1:
+            return SharedKey()
+        key, is_unique = parent, is_running(parent)
+    if not is_unique:  # the ranks meet at an address, or have one parent
+        address, port = (os.environ.get(f"MASTER_{each}", "") for each in ("ADDR", "PORT"))
+        starter = f"{address}:{port}" if port else f"{os.getppid()}-{start_time(os.getppid())}"
+        key = f"{socket.gethostname()} {starter}"
+    return SharedKey(f"{key} {name} {number}", is_unique)
 
 
 def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:  # noqa: B008  a tuple
@@ -161,7 +162,7 @@ def _linked(link: Path, key: SharedKey) -> Path | None:
     with suppress(OSError):
         path = link.with_name(link.readlink().name)
         pid, _, start = str(_marked(path).get("process", "")).partition("-")
-        return path if is_started(path) and (key.has_attempts or start_time(pid) == start) else None
+        return path if is_started(path) and (key.is_unique or start_time(pid) == start) else None
     return None
 
 

@@ -191,11 +191,13 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> No
     assert (not run_id) == any("ranks found here" in each for each in pages)
 
 
-def test_ranks_of_a_launcher_share_a_folder(train: Run) -> None:
+@pytest.mark.parametrize("port", ["", "29500"], ids=["with one parent", "with one address"])
+def test_ranks_of_a_launcher_share_a_folder(train: Run, port: str) -> None:
     """Two jobs of one launcher, such as a shell, have two folders."""
     together = "while len([*run.folder.glob('*/lock')]) < 3: time.sleep(0.01)\n"
     Path("rank.py").write_text(BEGIN + TRAIN + together)
-    train(RANKS + RANKS)
+    ranks = RANKS.replace("[sys.executable,", "['timeout', '60', sys.executable,") if port else RANKS
+    train(ranks + ranks, env={"MASTER_ADDR": "localhost", "MASTER_PORT": port})
     shared = folders_of_runs()
     assert [3, 3] == [len([*each.glob("report-*.json")]) for each in shared]
     assert all("ranks found here" not in (each / "report.html").read_text() for each in shared)
