@@ -50,6 +50,7 @@ RUNNING = "running"
 
 _ALIVE_NS = 10 * 10**9  # a run with a younger heartbeat is running
 _KILLED = "killed"
+_HANGING = {"silent", "stuck", "no-steps"}  # verdicts about processes whose heartbeats may go on
 _LISTED = 20
 _OUTSIDE = {"startup", "init", "shutdown", "down"}  # activities outside of the training loop
 _UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
@@ -151,7 +152,7 @@ def _run_in(folder: Folder, found: History) -> Run:
 
 
 class Runs:
-    """The runs below a folder of spools, and the ends of their processes, also in black boxes."""
+    """The runs below a folder of spools, and their processes, by black boxes and by the ends in spools."""
 
     def __init__(self, root: Path, boxes: Path | None = None, started: Path | None = None) -> None:
         self.problems: list[str] = []  # descriptions of the files that cannot be read
@@ -187,13 +188,14 @@ class Runs:
         """Return a run with its outcome, by the ends in its folder, in black boxes and in the spools."""
         ends, _ = read_ends(run.store)
         known = {each.owner for each in ends}  # their spools may not be delivered yet
-        others = [each for each in self._ends if each.owner not in known]
+        others = [each for each in self._processes if each.owner not in known]
         return replace(run, outcome=outcome_of(run, ends + others, time.time_ns()))
 
     @cached_property
-    def _ends(self) -> list[Process]:
-        dead = read_boxes(find_boxes(self._boxes).dead, self.problems, stacks=False)
-        return dead + ends_below(self._root, self.problems, ["logs"])
+    def _processes(self) -> list[Process]:
+        boxes = find_boxes(self._boxes)
+        found = read_boxes([*boxes.dead, *boxes.live], self.problems, stacks=False)
+        return found + ends_below(self._root, self.problems, ["logs"])
 
     def unknown(self, what: str) -> FolderError:
         """Return an error about something that does not exist, after the files that cannot be read: they may be why."""
@@ -221,10 +223,11 @@ def with_loss(process: Process, run: Run | None) -> Process:
 def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
     """Return the outcome of a run, which is that of all its ranks: the state of rank zero, and the first bad end.
 
-    A rank that has not completed is named unless rank zero has not completed either. A death is named in any case.
+    A rank that has not completed is named unless rank zero has not completed either. A death is named in any case. A
+    run that goes on without steps has that verdict, too.
     """
     state = run.state(now_ns)
-    jobs = jobs_of(each for each in processes if _has_ended_in(each, run))
+    jobs = jobs_of(each for each in processes if _took_part_in(each, run))
     killed = state.startswith(_KILLED)
     bad = [each for job in jobs for each in job.deaths if not each.is_replaced and (killed or each.state is State.DEAD)]
     if killed or state in {COMPLETED, RUNNING}:
@@ -232,16 +235,21 @@ def outcome_of(run: Run, processes: Sequence[Process], now_ns: int) -> str:
         bad = [each for each in bad if killed or each.rank is not None]
     if not bad:
         is_replaced = any(each.is_replaced and run.attempt.name.endswith(f"-{each.pid}") for each in processes)
+        if state == RUNNING:
+            kinds = [job.verdict.kind for job in jobs if not job.over and job.verdict.kind in _HANGING]
+            return "; ".join([RUNNING, *(kind.replace("-", " ") for kind in kinds[:1])])
         return EXEC if killed and is_replaced else state
     first = min(bad, key=lambda each: each.seen_ns)
     rank = "" if first.rank is None else f"rank {first.rank} "
     more = f", and {len(bad) - 1:,} more" if len(bad) > 1 else ""
     end = f"{rank}{first.death or first.status or (_KILLED if killed else 'died')}{more}"
-    return end if killed else f"{'failed' if state == COMPLETED else state}; {end}"
+    if state == COMPLETED:
+        return f"failed on {rank.strip()}{more}" if first.status == "failed" else f"failed; {end}"
+    return end if killed else f"{state}; {end}"
 
 
-def _has_ended_in(process: Process, run: Run) -> bool:
-    """Return True for a process that has ended in the last attempt of a run.
+def _took_part_in(process: Process, run: Run) -> bool:
+    """Return True for a process of the last attempt of a run. One that has ended did so in this attempt.
 
     It belongs to the run by the run id; without one it is that of the attempt. Process ids repeat: in containers every
     attempt may have the id 1.

@@ -198,7 +198,7 @@ def test_death_with_the_same_process_id_may_be_of_another_process(now_ns: int) -
     ("other", "outcome"),
     [
         ({"state": State.DEAD, "death": "killed by SIGKILL"}, "failed; rank 1 killed by SIGKILL"),
-        ({"state": State.ENDED, "status": "failed"}, "failed; rank 1 failed"),
+        ({"state": State.ENDED, "status": "failed"}, "failed on rank 1"),
         ({"state": State.ENDED, "status": "completed"}, "completed"),
         ({"state": State.ENDED, "death": "ended with exit code 0 without a shutdown"}, "completed"),
         ({"state": State.DEAD, "death": "killed by SIGTERM", "rank": None, "parent": "1-1"}, "completed"),
@@ -209,6 +209,13 @@ def test_outcome_of_a_run_is_that_of_all_its_ranks(now_ns: int, other: dict[str,
     run, zero = restarted(now_ns), replace(process(now_ns, 0), state=State.ENDED, status="completed")
     run = replace(run, time=replace(run.time, status="completed"))
     assert outcome == outcome_of(run, [zero, replace(process(now_ns, 1), **other)], now_ns)
+
+
+def test_run_that_hangs_has_the_verdict_beside_its_state(now_ns: int) -> None:
+    """Its heartbeats go on."""
+    for age, outcome in ((0, "running"), (125, "running; no steps")):
+        trains = process(now_ns, 0).but(step=30, step_age_ns=age * S, step_p50=0.5, time_ns=now_ns)
+        assert outcome == outcome_of(restarted(now_ns), [trains], now_ns)
 
 
 def test_state_is_known_from_the_lock_of_a_process_of_this_boot(now_ns: int) -> None:
