@@ -455,7 +455,7 @@ def test_source_that_fails_leaves_nothing(work: Work, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("unraisable")
-def test_event_handler_that_raises_does_not_reach_torch(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
+def test_event_handler_that_raises_does_not_reach_torch(work: Work, caplog: pytest.LogCaptureFixture) -> None:
     """Not the optimizer, the loader, a checkpoint, nor the end. Each window is logged, and torch is restored."""
     received: list[str] = []
 
@@ -467,13 +467,9 @@ def test_event_handler_that_raises_does_not_reach_torch(clock: ManualClock, capl
         sgd().step()
     before = snapshot()
     handle = monitel.register_event_handler(fail)
-    running = monitel.torch.instrument()
-    weight = torch.nn.Parameter(torch.ones(1))
-    optimizer = torch.optim.SGD([weight], lr=0.1)
-    for _batch in DataLoader(range(3)):
-        weight.sum().backward()
-        clock.advance(61)
-        optimizer.step()
+    running = monitel.torch.instrument(window_size=30.0)
+    for _ in work.loader(3):
+        work.step()
         torch.save(5, io.BytesIO())
     assert {"training.step.duration", "training.stage.duration"} == {*received}
     received.clear()
