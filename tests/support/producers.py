@@ -31,6 +31,7 @@ def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list
         for sample in samples:
             stat.add(sample)
         clock.advance(60)
+    stat.flush()
 
 
 def record_window(name: str, aggregations: Sequence[monitel.Aggregation], *samples: float, **options: Any) -> None:

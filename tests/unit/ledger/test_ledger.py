@@ -5,12 +5,13 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.producers import running
 
 import monitel
 from monitel.training import activities, checkpoints
@@ -116,13 +117,11 @@ def test_shutdown_counts_for_the_training_thread(take_over: bool) -> None:
         with monitel.activity("checkpoint.save"):
             found.append(activities.position()[1])
 
-    thread = Thread(target=train)
-    thread.start()
-    assert asked.wait(DEADLINE)
-    for _ in range(2):
-        activities.begin_shutdown(take_over=take_over)
-    done.set()
-    thread.join()
+    with running(train):
+        assert asked.wait(DEADLINE)
+        for _ in range(2):
+            activities.begin_shutdown(take_over=take_over)
+        done.set()
     assert ["shutdown" if take_over else "checkpoint.save"] == found
     book = monitel.ledger()
     assert book is not None

@@ -4,8 +4,9 @@ import gc
 import math
 import random
 import time
+from functools import partial
 from threading import Event as Signal
-from threading import Thread, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from opentelemetry import context
 from tests.support.checks import wait_until, warnings_with
 from tests.support.inbox import DEADLINE, Answer, Request, points_of
 from tests.support.pipelines import Start, delivered_by, emit
-from tests.support.producers import record_ranges, run_together
+from tests.support.producers import record_ranges, run_together, running
 from tests.support.receiver import Receiver
 
 import monitel
@@ -26,13 +27,10 @@ def test_flush_delivers_items_recorded_during_another_flush(receiver: Receiver, 
     """An export that is in progress does not include later items, so the flush waits for the next one."""
     pipeline = start()
     receiver.answer("metrics", Answer(delay=0.3))
-    flusher = Thread(target=pipeline.force_flush, args=[DEADLINE])
-    flusher.start()
-    receiver.wait_until(lambda: receiver.requests)
-    monitel.emit("event")
-    assert pipeline.force_flush(DEADLINE)
-    assert ["event"] == receiver.record_names()
-    flusher.join(DEADLINE)
+    with running(partial(pipeline.force_flush, DEADLINE)):
+        receiver.wait_until(lambda: receiver.requests)
+        assert emit(pipeline, "event")
+        assert ["event"] == receiver.record_names()
 
 
 def test_garbage_collected_stats_lose_nothing(receiver: Receiver, start: Start) -> None:

@@ -16,7 +16,7 @@ from tests.support.commands import command
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import close_windows, make_small
+from tests.support.producers import close_windows, make_small, record_window
 from tests.support.receiver import Receiver
 from tests.support.validity.envelope import LEVELS
 from tests.unit.promises.reference_tables import code, table
@@ -37,9 +37,7 @@ LAUNCHERS = ["torchrun, Ray Train", "Open MPI", "SLURM", "MPICH, Intel MPI", "Ku
 def record_everything(pipeline: Pipeline) -> None:
     """Record one item of every kind, of monitel and of the application, and deliver it."""
     monitel.set_step(3)
-    stat = Stat("loss", [COUNT, HISTOGRAM], 60.0)
-    stat.add(1)
-    stat.flush()
+    record_window("loss", [COUNT, HISTOGRAM], 1)
     monitel.log({"accuracy": 0.5})
     monitel.counter("samples").add(5)
     with monitel.WaitCounter("batch").guard(), record_function("forward"):

@@ -5,7 +5,6 @@ import logging
 import math
 from collections.abc import Iterator
 from contextlib import suppress
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 from tests.support.checks import SetEnv
+from tests.support.producers import close_windows, record_window, repeating, run_together
 from tests.unit.promises.providers import Backend, in_memory
 
 import monitel
@@ -40,14 +40,6 @@ def backend() -> Iterator[Backend]:
 def installed(backend: Backend) -> Iterator[Installation]:
     with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider) as installation:
         yield installation
-
-
-def close_windows(stat: Stat, clock: ManualClock, *windows: list[float]) -> None:
-    for samples in windows:
-        for sample in samples:
-            stat.add(sample)
-        clock.advance(60)
-    stat.flush()
 
 
 def points(backend: Backend, metric: str) -> list[tuple[float, dict[str, Any]]]:
@@ -118,17 +110,12 @@ def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(ba
 
     def work() -> None:
         for _ in range(300):
-            stat = Stat("loss", [COUNT, SUM], 60.0)
-            stat.add(2)
-            stat.flush()
+            record_window("loss", [COUNT, SUM], 2)
 
     with monitel_otel.install(backend.meter_provider, backend.logger_provider):
         work()  # the SDK begins a point after the time of the collection in which it is new
-        threads = [Thread(target=work) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        while any(each.is_alive() for each in threads):
-            backend.collect()
+        with repeating(backend.collect):
+            run_together(work, work, work)
         values = backend.values()
     assert (1200, 2400.0, 1200) == tuple(values[name] for name in ("loss.count", "loss.sum", "monitel.windows"))
 
@@ -397,10 +384,7 @@ def test_first_window_of_a_stat_closes_in_a_collection(backend: Backend, clock: 
         Stat(f"loss.{number}", TORCHS, 60.0).add(1)  # destructed with an open window
         monitel.stat(f"registered.loss.{number}").add(1)
     clock.advance(60)
-    thread = Thread(target=backend.collect, daemon=True)
-    thread.start()
-    thread.join(DEADLINE)
-    assert not thread.is_alive(), "deadlock"
+    run_together(backend.collect)
     values = backend.values()
     assert {1} == {values[f"loss.{number}.count"] for number in range(50)}
     assert {1} == {values[f"registered.loss.{number}.count"] for number in range(50)}

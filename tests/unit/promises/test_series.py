@@ -7,11 +7,11 @@ import pytest
 from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import run_together
+from tests.support.producers import record_window, run_together
 from tests.support.receiver import Receiver
 
 import monitel
-from monitel import COUNT, HISTOGRAM, SUM, VALUE, Stat
+from monitel import COUNT, HISTOGRAM, SUM, VALUE
 from monitel.testing import ManualClock
 
 OVERFLOW = "otel.metric.overflow"
@@ -19,21 +19,12 @@ OVERFLOW = "otel.metric.overflow"
 
 def test_attributes_keep_their_types(receiver: Receiver, start: Start) -> None:
     """``True``, 1, 1.5 and "1" are four series of one metric; equal attributes are one, even if they are NaN."""
+    every: list[dict[str, Any]] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, {}]
     with delivered_by(start()):
-        every: list[dict[str, Any]] = [{"a": True}, {"a": 1}, {"a": 1.5}, {"a": "1"}, {"a": "1", "b": 2}, {}]
         for attributes in [*every, {"a": float("nan")}] * 2:
-            stat = Stat("x", [COUNT], 60.0, attributes=attributes)
-            stat.add(1)
-            stat.flush()
+            record_window("x", [COUNT], 1, attributes=attributes)
     totals = {repr(point.attributes): point.value for point in receiver.points("x.count")}
     assert dict.fromkeys([*map(repr, every), "{'a': nan}"], 2) == totals
-
-
-def close_window(layer: int, *samples: float, aggregations: Any = (COUNT,)) -> None:
-    stat = Stat("x", aggregations, 60.0, attributes={"layer": layer})
-    for sample in samples:
-        stat.add(sample)
-    stat.flush()
 
 
 def totals(receiver: Receiver, metric: str) -> dict[Any, float]:
@@ -47,7 +38,7 @@ def test_default_limit_is_2000_series(receiver: Receiver, start: Start, warned: 
     pipeline = start()
     for layer in range(2010):
         assert layer > 2000 or [] == warned(OVERFLOW)
-        close_window(layer, 1)
+        record_window("x", [COUNT], 1, attributes={"layer": layer})
     assert pipeline.force_flush(DEADLINE)
     expected: dict[Any, float] = {**dict.fromkeys(range(2000), 1), OVERFLOW: 10}
     assert expected == totals(receiver, "x.count")
@@ -60,7 +51,7 @@ def test_threads_that_add_a_series_together_share_it(receiver: Receiver, start: 
 
         def record() -> None:
             for layer in range(40):
-                close_window(layer, 1)
+                record_window("x", [COUNT], 1, attributes={"layer": layer})
 
         run_together(*[record] * 4)
     assert dict.fromkeys(range(40), 4) == totals(receiver, "x.count")
@@ -70,7 +61,7 @@ EVERY = [COUNT, SUM, HISTOGRAM, VALUE]
 #: A function that records an amount, and its metrics, of which those that add up are True.
 SOURCES: dict[str, tuple[Callable[[int, int], object], dict[str, bool]]] = {
     "window": (
-        lambda layer, amount: close_window(layer, amount, aggregations=EVERY),
+        lambda layer, amount: record_window("x", EVERY, amount, attributes={"layer": layer}),
         {"x.sum": True, "x.histogram": True, "x.value": False},
     ),
     "number": (lambda layer, amount: monitel.log({"x": amount}, layer=layer), {"x": False}),

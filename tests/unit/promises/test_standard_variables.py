@@ -13,11 +13,11 @@ from opentelemetry.trace import Link, SpanContext
 from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE, Inbox, attributes_of
 from tests.support.pipelines import Start
+from tests.support.producers import record_ranges
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
-from monitel.profiler import record_function
 from monitel_otlp import Pipeline
 
 OTLP = "OTEL_EXPORTER_OTLP_"
@@ -97,8 +97,7 @@ def work(pipeline: Pipeline) -> dict[str, int]:
             span.add_event(name, {"a": 1, "b": 2})
         counter.add(1)
         histogram.record(1)
-    with record_function("range", SAME):
-        pass
+    record_ranges("range", args=SAME)
     monitel.emit("event", SAME)
     pipeline.logger_provider.get_logger("mine").emit(body="text", event_name="record", attributes=SAME)
     monitel.log({"loss": 0.5})

@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from hashlib import blake2b
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.support.checks import SetEnv, Warned, warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
 from tests.support.pipelines import Start
+from tests.support.producers import record_ranges, running
 from tests.support.receiver import Receiver
 
 import monitel
@@ -22,12 +24,6 @@ from monitel_otlp import Pipeline
 FOLDED = "monitel.folded"
 HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
 JOB = {"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7", "TORCHELASTIC_RESTART_COUNT": "1"}
-
-
-def work(*names: str) -> None:
-    for name in names:
-        with record_function(name):
-            pass
 
 
 def digest(size: int, *words: bytes) -> str:
@@ -54,7 +50,7 @@ def test_ids_of_a_step_trace_are_the_documented_hashes(receiver: Receiver, job: 
     pipeline = job()
     monitel.set_step(12)
     with record_function("forward"):
-        work("layer", "layer")
+        record_ranges("layer", "layer")
     monitel.emit("outside")
     assert pipeline.shutdown(DEADLINE)
     trace_id = bytes.fromhex(digest(16, b"run-7", b"1", b"12"))
@@ -100,7 +96,7 @@ def test_range_around_several_steps_is_in_its_first_trace_only(receiver: Receive
             monitel.set_step(step)
             with record_function(f"forward {step}"):
                 monitel.emit(f"forward {step}")
-        work("kept", "folded", "folded")
+        record_ranges("kept", "folded", "folded")
     assert pipeline.shutdown(DEADLINE)
     spans = {span.name: span for span in receiver.spans() if span.name != "training.rank"}
     tops = {span.attributes["training.step"]: span for span in receiver.spans() if span.name == "training.rank"}
@@ -123,7 +119,7 @@ def test_all_ranks_sample_the_same_steps(receiver: Receiver, job: Job) -> None:
     for step in (*range(60), *range(40)):
         monitel.set_step(step)
         with record_function("forward"):
-            work("layer")
+            record_ranges("layer")
     assert pipeline.shutdown(DEADLINE)
     every = [digest(16, b"run-7", b"1", b"%d" % step) for step in range(0, 60, 2)]
     every += [digest(16, b"run-7", b"1", b"%d" % step, b"1") for step in range(0, 40, 2)]
@@ -140,7 +136,7 @@ def test_unknown_rank_does_not_take_the_place_of_rank_zero(receiver: Receiver, s
             setenv({name: str(value)})
         pipeline = start(spans={"step_traces": True})
         monitel.set_step(12)
-        work("forward")
+        record_ranges("forward")
         assert pipeline.shutdown(DEADLINE)
     trace_id = bytes.fromhex(digest(16, b"run-7", b"0", b"12"))
     tops = [span for span in receiver.spans() if span.name == "training.rank"]
@@ -158,18 +154,16 @@ def test_range_of_a_late_thread_is_in_the_trace_of_its_step(receiver: Receiver, 
             late.set()
             on.wait(DEADLINE)
 
-    thread = Thread(target=work, args=["late"])
     with ranges.listen(began=hold):  # called before the listener of the pipeline
         pipeline = job()
         monitel.set_step(1)
-        work("early")
-        thread.start()
-        assert late.wait(DEADLINE)
-        monitel.set_step(2)
-        work("next")
-        on.set()
-        thread.join(DEADLINE)
-        work("after")
+        record_ranges("early")
+        with running(partial(record_ranges, "late")):
+            assert late.wait(DEADLINE)
+            monitel.set_step(2)
+            record_ranges("next")
+            on.set()
+        record_ranges("after")
     assert pipeline.shutdown(DEADLINE)
     steps = [("early", 1), ("late", 1), ("training.rank", 1), ("next", 2), ("after", 2), ("training.rank", 2)]
     found = Counter((span.name, span.attributes["training.step"]) for span in receiver.spans())
@@ -185,7 +179,7 @@ def test_run_id_of_the_resource_makes_the_traces(
     for arguments in ({}, {}, {"resource_attributes": {"training.run.id": "mine"}}):
         pipeline = start(spans={"step_traces": True}, **arguments)
         monitel.set_step(1)
-        work("forward")
+        record_ranges("forward")
         assert pipeline.shutdown(DEADLINE)
     traces = [*dict.fromkeys(span.trace_id for span in receiver.spans())]
     assert (3, digest(16, b"mine", b"0", b"1")) == (len(traces), traces[-1])

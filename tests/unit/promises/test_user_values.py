@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.support.checks import Warned, warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start
-from tests.support.producers import record_ranges
+from tests.support.producers import record_ranges, record_window
 from tests.support.receiver import Receiver
 from tests.unit.promises.providers import Backend, in_memory
 
@@ -129,9 +129,7 @@ def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFix
     traces.get_tracer.return_value.start_span.side_effect = LookupError
     with monitel_otel.install(metrics, logs, traces):
         for aggregations in ([MEAN], [COUNT], [MEAN, COUNT]):
-            stat = Stat("x", aggregations, 60.0)
-            stat.add(1)
-            stat.flush()
+            record_window("x", aggregations, 1)
             monitel.log({"loss": 0.5})
             monitel.emit("event")
             record_ranges("range")
@@ -148,7 +146,5 @@ def test_window_after_the_shutdown_of_the_provider_is_lost_with_one_warning(warn
     with monitel_otel.install(provider):
         provider.shutdown()
         for _ in range(2):
-            stat = Stat("loss", [COUNT], 60.0)
-            stat.add(3)
-            stat.flush()
+            record_window("loss", [COUNT], 3)
     assert 1 == len(warned("'loss' is lost", "call monitel.flush()"))
