@@ -5,6 +5,7 @@ Each part of it has a limit of bytes, so that the page of any run has less than 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,7 @@ _CHARTS, _RANKS, _STAGES, _PROCESSES = 24, 32, 12, 8  # at most
 _UNFOLDED, _SHORT_STACK = 20, 16  # rows of a table, and lines of a stack, that are not folded
 _LINES, _EXCEPTION, _STACK = 80, 2000, 6000  # of a stack; characters of an exception and of a stack
 _LONGEST_TITLE = 200  # columns
+_OPTION = re.compile(r"(--[\w-]+)")
 _OF_CHARTS, _OF_STACKS, _OF_TABLE, _OF_REST = 220_000, 70_000, 40_000, 20_000  # bytes
 _LOOKS = {COMPLETED: "good", RUNNING: "live", "healthy": "good"}  # of states and verdicts
 _LOOKS |= dict.fromkeys(("unknown", "starting", "paused"), "calm")
@@ -65,7 +67,7 @@ def page(
         _section("Stages of a step", () if job is None else _stages(job)),
         _section("How it ended", _ends(jobs)),
         _section("Configuration", _configuration(values)),
-        _section("Telemetry", _table([*outcome(each for of in jobs for each in of.processes)], "row", _OF_REST)),
+        _section("Telemetry", _table([*_telemetry(jobs)], "row", _OF_REST)),
         _section("Problems", _fitting((tag("p", each) for each in problems), _UNFOLDED, _OF_REST)),
     ]
     footer = tag("footer", f"Made by monitel {monitel.__version__} at {moment(now_ns)}")
@@ -297,6 +299,13 @@ def _end(process: Process, attempt: str) -> Markup:
     text = "\n".join([*shown, "..."] if len(shown) < len(lines) else shown)
     stack = [tag("pre", text)] if len(shown) <= _SHORT_STACK else [_folded("Stack", tag("pre", text))]
     return tag("article", tag("h3", title), *failure, *(stack if lines else ()))
+
+
+def _telemetry(jobs: Sequence[Job]) -> Iterator[tuple[str, Markup]]:
+    """Yield the rows about items. An option of a command in them is not broken at its hyphens."""
+    for name, text in outcome(each for job in jobs for each in job.processes):
+        parts = (tag("span", part, class_="option" if part.startswith("--") else "") for part in _OPTION.split(text))
+        yield name, tag("span", *parts)
 
 
 def _configuration(values: RunValues) -> Iterator[Markup]:
