@@ -138,7 +138,7 @@ def _header(title: str, run: Run | None, jobs: Sequence[Job], time: RunTime | No
 def _state(job: Job) -> str:
     """Return the state of a run without a ledger."""
     bad = _incomplete(job)
-    return RUNNING if job.running else _how(bad[0]) if bad else COMPLETED
+    return RUNNING if job.running else bad[0].how if bad else COMPLETED
 
 
 def _facts(run: Run | None, jobs: Sequence[Job], time: RunTime | None) -> dict[str, str]:
@@ -276,7 +276,7 @@ def _ends(jobs: Sequence[Job]) -> Iterator[Markup]:
     others: dict[str, list[Process]] = {}
     for each, _ in ended:
         if not each.exception and not each.stacks:
-            others.setdefault(_how(each), []).append(each)
+            others.setdefault(each.how, []).append(each)
     yield from _fitting((tag("p", f"{_capital(named(of))} {how}") for how, of in others.items()), _PROCESSES, _OF_REST)
 
 
@@ -284,12 +284,8 @@ def _incomplete(job: Job) -> list[Process]:
     return sorted([*job.deaths, *job.unfinished], key=lambda each: each.seen_ns)
 
 
-def _how(process: Process) -> str:
-    return process.death or process.status or "died of an unknown cause"
-
-
 def _end(process: Process, attempt: str) -> Markup:
-    title = f"{_capital(named([process]))} {_how(process)}"
+    title = f"{_capital(named([process]))} {process.how}"
     title += "" if process.step is None else f" at step {process.step:,}"
     title += f"{attempt}{f' on {process.host}' if process.host else ''}"
     kind, message, place = process.exception or ("", "", "")

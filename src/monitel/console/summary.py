@@ -223,7 +223,7 @@ def _rows(jobs: Sequence[Job]) -> list[tuple[str, list[str]]]:
 
 
 def _death(process: Process) -> str:
-    text = f"{named([process])} {process.death or 'died of an unknown cause'}"
+    text = f"{named([process])} {process.how}"
     if process.step is not None:
         text += f" at step {process.step:,}"
         if process.step_age_ns is not None and process.observed:

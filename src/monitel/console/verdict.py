@@ -63,7 +63,7 @@ def _ended_badly(job: Job) -> Verdict | None:
     if not ended:
         return None
     first = ended[0]
-    alike = [each for each in ended if _how(each) == _how(first)]
+    alike = [each for each in ended if each.how == first.how]
     sure = bool(known) and first.seen_ns > 0
     kind = "dead" if first.state is State.DEAD else "failed" if first.status == "failed" else "ended"
     text = f"{kind}: {named(alike)} {_end(kind, first)}"
@@ -82,7 +82,7 @@ def _ended_badly(job: Job) -> Verdict | None:
 def _end(kind: str, first: Process) -> str:
     """Return how and when the first process ended."""
     when = f"after {counted(first.made, 'step')}" if first.made else "before the first step"
-    text = f"{_how(first)} {when if first.step is None else f'at step {first.step:,}'}"
+    text = f"{first.how} {when if first.step is None else f'at step {first.step:,}'}"
     return f"{text}: {first.failure[:_LONGEST_FAILURE]}" if kind == "failed" and first.failure else text
 
 
@@ -115,12 +115,6 @@ def _of_unknown_end(job: Job) -> list[Process]:
     found = [each for each in job.counted if each.state is State.ENDED and not each.status and not _has_exited(each)]
     last = [each.step for each in job.counted if each.status == COMPLETED and each.step is not None]
     return [each for each in found if not (job.over and last and each.step is not None and each.step >= max(last))]
-
-
-def _how(process: Process) -> str:
-    if process.state is State.DEAD:
-        return process.death or "died of an unknown cause"
-    return "failed" if process.status == "failed" else process.death or "ended for an unknown reason"
 
 
 # ---- silent

@@ -224,6 +224,12 @@ class Process:
         return self.state is State.DEAD or bool(self.death)
 
     @property
+    def how(self) -> str:
+        """The words for its end."""
+        unknown = "died of an unknown cause" if self.state is State.DEAD else "ended for an unknown reason"
+        return self.death or self.status or unknown
+
+    @property
     def is_replaced(self) -> bool:
         """True if it has called ``exec``: its telemetry has ended, the process has not."""
         return self.death == EXEC
