@@ -4,7 +4,6 @@ import base64
 import gc
 import inspect
 import logging
-import re
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +15,11 @@ import pytest
 from tests.support import backends
 from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE, TEMPORALITY
-from tests.support.paths import ROOT
 from tests.support.pipelines import Start, emit
 from tests.support.producers import record_ranges, repeating
 from tests.support.receiver import Receiver
 from tests.support.spools import spooled
+from tests.unit.promises.reference_tables import code, table
 
 import monitel
 import monitel_otlp
@@ -29,12 +28,6 @@ from monitel import COUNT, HISTOGRAM, Stat
 TOKEN = "sesame-4711"
 HISTOGRAMS = "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
 EXPONENTIAL = "base2_exponential_bucket_histogram"
-PARAMETERS = inspect.signature(monitel_otlp.configure).parameters
-PAGE = (ROOT / "docs/reference/configuration.md").read_text("utf-8")
-SECTION = PAGE.partition("\n## configure\n")[2].partition("\n### ")[0]
-#: Name, variables, default and meaning of each argument and option.
-ROWS = [re.split(r" *\| *", line)[1:-1] for line in SECTION.splitlines() if line.startswith("| `")]
-
 SWITCHES = ("rank_attribute", "workers", "run_events", "system")
 #: Wrong values of each argument, with the error and words of its message.
 WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
@@ -132,7 +125,7 @@ def outcome(**arguments: Any) -> Exception | None:
 
 def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: Start, own_boxes: Path) -> None:
     """The error has the argument, what was given and what is expected, but no token; a running pipeline goes on."""
-    assert set(PARAMETERS) == set(WRONG)
+    assert {*inspect.signature(monitel_otlp.configure).parameters} == {*WRONG}
     pipeline = start()
     monitel.emit("begins")
     threads, boxes = {*threading.enumerate()}, [*own_boxes.iterdir()]
@@ -156,7 +149,8 @@ def test_wrong_variables_are_warnings_and_the_defaults_apply(
 
     Text that looks like a secret is replaced; see also ``test_secrets``.
     """
-    documented = {name for row in ROWS for name in re.findall(r"`(MONITEL_\w+)`", row[1])}
+    rows = table("configuration.md", "argument", "variable, if the argument is omitted", under="configure")
+    documented = {name for row in rows for name in code(row[1]) if name.startswith("MONITEL_")}
     assert documented == {name for name in WRONG_VARIABLES if name.startswith("MONITEL_")}
     setenv({name: text for name, (text, _, _) in WRONG_VARIABLES.items()}, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
     for _ in range(2):
