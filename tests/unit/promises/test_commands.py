@@ -32,7 +32,6 @@ from monitel.testing import ManualClock
 SIGNALS = ["metrics", "logs", "traces"]
 EVENTS = [f"event {number}" for number in range(6)]
 POISON = b"event 3"
-SENT = "http/protobuf", "grpc"
 
 
 @pytest.fixture
@@ -425,7 +424,7 @@ def tls_url() -> Iterator[str]:
         yield receiver.url
 
 
-@pytest.mark.parametrize("protocol", SENT)
+@pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_doctor_explains_why_there_is_no_connection(
     receiver: Receiver, grpc_receiver: Any, program: Program, tls_url: str, protocol: str
 ) -> None:

@@ -145,10 +145,7 @@ def test_wrong_argument_raises_and_changes_nothing(receiver: Receiver, start: St
 def test_wrong_variables_are_warnings_and_the_defaults_apply(
     receiver: Receiver, own_boxes: Path, setenv: SetEnv, warned: Warned, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All variables are wrong, and everything is delivered. Each warning comes once, with value and expectation.
-
-    Text that looks like a secret is replaced; see also ``test_secrets``.
-    """
+    """All are wrong, and everything is delivered. Each warning comes once; what looks like a secret is masked."""
     rows = table("configuration.md", "argument", "variable, if the argument is omitted", under="configure")
     documented = {name for row in rows for name in code(row[1]) if name.startswith("MONITEL_")}
     assert documented == {name for name in WRONG_VARIABLES if name.startswith("MONITEL_")}

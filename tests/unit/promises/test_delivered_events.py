@@ -73,10 +73,6 @@ def root() -> Iterator[logging.Logger]:
     root.handlers[:] = handlers
 
 
-def known_loggers() -> list[logging.Logger]:
-    return [each for each in logging.Logger.manager.loggerDict.values() if isinstance(each, logging.Logger)]
-
-
 def logged(receiver: Receiver) -> list[Record]:
     return [record for record in receiver.records() if record.scope != "monitel"]
 
@@ -349,7 +345,8 @@ def test_logging_that_is_configured_again_keeps_the_handler_and_the_warnings(
     receiver: Receiver, start: Start, root: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler is put back at once, with one warning; monitel's loggers are enabled again."""
-    others, enabled = [*root.handlers], [each for each in known_loggers() if not each.disabled]
+    others, known = [*root.handlers], logging.Logger.manager.loggerDict.values()
+    enabled = [each for each in known if isinstance(each, logging.Logger) and not each.disabled]
     logger, messages = logging.getLogger("monitel.otlp"), list[str]()
 
     def keep(record: logging.LogRecord) -> bool:

@@ -20,7 +20,6 @@ DELTA = 1
 START_NS = 1_767_225_600 * 10**9  # initial time of the fixture ``clock``
 MINUTE_NS = 60 * 10**9
 MILLISECOND_NS = 10**6
-PREFERENCES = ["cumulative", "delta", "lowmemory"]
 
 
 def of_stat(receiver: Receiver, name: str = "x") -> list[Point]:
@@ -37,7 +36,7 @@ def histogram_of(point: Point) -> Histogram:
     return found
 
 
-@pytest.mark.parametrize("preference", PREFERENCES)
+@pytest.mark.parametrize("preference", ["cumulative", "delta", "lowmemory"])
 def test_windows_become_the_documented_metrics(
     receiver: Receiver, start: Start, clock: ManualClock, setenv: SetEnv, preference: str
 ) -> None:

@@ -45,14 +45,6 @@ def enter(*names: str) -> None:
             pass
 
 
-def exports(receiver: Receiver) -> list[dict[str, Point]]:
-    """Return the points of ``training.time`` of each export by activity, without start points."""
-    found: dict[int, dict[str, Point]] = defaultdict(dict)
-    for point in receiver.points(TIME):
-        found[point.time_ns][point.attributes["training.activity"]] = point
-    return [found[time_ns] for time_ns in sorted(found)]
-
-
 # Counters and the step
 
 
@@ -231,8 +223,11 @@ def test_activities_of_an_export_add_up(receiver: Receiver, start: Start, tempor
     before = ledger().elapsed_ns
     assert pipeline.shutdown(DEADLINE)
     after = ledger()
-    found = exports(receiver)
-    points = [point for export in found for point in export.values()]
+    points = receiver.points(TIME)
+    exports: dict[int, dict[str, Point]] = defaultdict(dict)  # points by the time of the export, and by activity
+    for point in points:
+        exports[point.time_ns][point.attributes["training.activity"]] = point
+    found = [exports[time_ns] for time_ns in sorted(exports)]
     assert {(documented[TIME], temporality)} == {(shape(point), point.temporality) for point in points}
     names = {point.attributes["training.activity"] for point in points}
     assert {"startup", "init", "data", "evaluation", "step", "shutdown"} == names

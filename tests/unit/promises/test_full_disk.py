@@ -22,8 +22,6 @@ import monitel
 from monitel import COUNT, Stat
 from monitel_otlp import Pipeline
 
-Capture = pytest.CaptureFixture[str]
-
 PLENTY = 1 << 40
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -101,7 +99,7 @@ def emit_many(pipeline: Pipeline, count: int, first: int = 0) -> list[str]:
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS])
 def test_exit_with_a_full_disk_counts_what_is_lost(
-    start: Start, disk: Disk, warned: Warned, capsys: Capture, error: int
+    start: Start, disk: Disk, warned: Warned, capsys: pytest.CaptureFixture[str], error: int
 ) -> None:
     """Without backend and black box all is dropped as ``disk``; one warning has folder and reason; no file is left."""
     disk.free, disk.error = 0, error
