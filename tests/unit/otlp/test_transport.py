@@ -223,8 +223,7 @@ TOKEN = "sesame-4711"
 def test_headers_are_metadata(grpc_receiver: Any, start: Start, setenv: SetEnv) -> None:
     """The names are in lower case, as gRPC requires; the argument overrides the variable."""
     setenv(OTEL_EXPORTER_OTLP_HEADERS="tenant=a,other=b%20c")
-    pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"})
-    assert emit(pipeline, "event")
+    assert emit(start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"}), "event")
     headers = grpc_receiver.of("logs")[0].headers
     assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
 

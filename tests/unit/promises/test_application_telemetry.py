@@ -13,7 +13,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 from tests.support.checks import SetEnv, Warned, in_time, wait_until, warnings_with
 from tests.support.hostile import Peer, never_answers, refusing_url
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start, delivered_by
+from tests.support.pipelines import Start, delivered_by, emit
 from tests.support.producers import run_together, running
 from tests.support.receiver import Receiver, partial_success
 
@@ -153,8 +153,7 @@ def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: S
     pipeline = start()
     pipeline.meter_provider.get_meter("mine").create_observable_gauge("hangs", [hang])
     monitel.log({"x": 0.5})
-    monitel.emit("epoch")
-    assert not pipeline.force_flush(1.0)
+    assert not emit(pipeline, "epoch", seconds=1.0)
     receiver.wait_until(lambda: receiver.values("x") and receiver.records("epoch"))
     assert ([0.5], 1) == (receiver.values("x"), len(receiver.records("epoch")))
     release.set()

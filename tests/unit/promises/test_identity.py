@@ -15,7 +15,7 @@ from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE
 from tests.support.paths import ROOT
-from tests.support.pipelines import Start, delivered_by
+from tests.support.pipelines import Start, delivered_by, emit
 from tests.support.producers import close_windows, make_small, record_window
 from tests.support.receiver import Receiver
 from tests.support.validity.envelope import LEVELS
@@ -57,8 +57,7 @@ def resources(receiver: Receiver) -> Iterator[tuple[str, Any]]:
 
 
 def resource_of(receiver: Receiver, pipeline: Pipeline) -> dict[str, Any]:
-    monitel.emit("epoch")
-    assert pipeline.force_flush(DEADLINE)
+    assert emit(pipeline, "epoch")
     return receiver.records()[-1].resource
 
 

@@ -17,7 +17,6 @@ from monitel.runs.shares import ledger_line, parts_of, print_last_line
 from monitel.text import Screen
 
 SECOND = 10**9
-MINUTE = 60 * SECOND
 DURATIONS = st.integers(0, 10**12)
 
 

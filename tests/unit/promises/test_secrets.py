@@ -14,8 +14,8 @@ import pytest
 from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
 from tests.support.checks import SetEnv, wait_until
 from tests.support.hostile import Peer
-from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start
+from tests.support.inbox import Answer
+from tests.support.pipelines import Start, emit
 from tests.support.receiver import Receiver, partial_success
 from tests.unit.promises.program import Program
 
@@ -85,8 +85,7 @@ def test_token_is_only_in_the_request(
     receiver.answer("logs", partial_success("logs", 1, f"dropped: Bearer {LEFT} at noon"))
     receiver.rule(lambda request: Answer(400, body=f"invalid: {LEFT}".encode()) if request.signal == "logs" else None)
     for _ in range(2):
-        monitel.emit("event")
-        assert not pipeline.force_flush(DEADLINE)
+        assert not emit(pipeline, "event")
     for status in (503, 401):
         receiver.rule(lambda _request, status=status: Answer(status, body=LEFT.encode()))  # type: ignore[misc]
         monitel.emit("event")
@@ -109,8 +108,7 @@ def test_password_of_an_address_is_not_shown(
     setenv(OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/v1/logs")
     receiver.rule(lambda _request: Answer(401))
     with monitel_otlp.configure(spool_dir="spool") as pipeline:
-        monitel.emit("event")
-        assert not pipeline.force_flush(0.1)
+        assert not emit(pipeline, "event", seconds=0.1)
         wait_until(lambda: "401" in caplog.text)
         assert {"logs": f"{receiver.url}/v1/logs"} == dict(pipeline.endpoints)
         assert f"{receiver.url}/v1/logs" in caplog.text
