@@ -67,6 +67,21 @@ def test_commands_load_nothing_foreign(run: Run, tmp_path: Path) -> None:
     assert "[]" == printed(run, script, MONITEL_BLACK_BOX_DIR=f"{tmp_path}", XDG_STATE_HOME=f"{tmp_path}")
 
 
+def test_help_loads_no_opentelemetry(run: Run) -> None:
+    """The commands of the exporters are part of the help."""
+    script = """
+    import sys
+    from contextlib import suppress
+    from monitel.console.main import main
+    with suppress(SystemExit):
+        main(["--help"])
+    print(sorted({"opentelemetry", "google.protobuf", "tqdm", "torch"} & {*sys.modules}))
+    """
+    text = printed(run, script)
+    assert "replay" in text
+    assert "[]" == text.splitlines()[-1]
+
+
 def test_import_is_quick(run: Run) -> None:
     """30 ms on an idle machine: the least CPU time of five interpreters is far below 300 ms on any."""
     script = """

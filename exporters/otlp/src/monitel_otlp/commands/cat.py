@@ -8,15 +8,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import DecodeError
-
 from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError, check_platform
 from monitel.text import show, warn
 from monitel_otlp.commands.replay import nothing_left
-from monitel_otlp.export.records import damaged_ends, oldest_first, peek, peeked
-from monitel_otlp.messages.request import REQUESTS
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
@@ -31,6 +26,10 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def _cat(arguments: argparse.Namespace) -> int:
     """Print what no backend has acknowledged of every record below a folder, in the requests that replay would send."""
+    from google.protobuf.message import DecodeError  # late: the help needs no OpenTelemetry
+
+    from monitel_otlp.export.records import oldest_first  # late, as above
+
     check_platform()
     found = find_spools(Path(arguments.dir))
     problems = list(found.problems)
@@ -53,6 +52,8 @@ def _cat(arguments: argparse.Namespace) -> int:
 
 def _print(path: Path) -> int:
     """Print the requests of a record, and return the number of its items that cannot be read."""
+    from monitel_otlp.export.records import damaged_ends, peek, peeked  # late, as above
+
     for attempt in range(_ATTEMPTS):
         try:
             dead = peek(path)
@@ -74,6 +75,10 @@ _IDS = {"traceId", "spanId", "parentSpanId"}
 
 def json_line(signal: str, body: bytes) -> str:
     """Return a request as one line, with ids in hex and enums as integers, as the OTLP specification requires."""
+    from google.protobuf.json_format import MessageToDict  # late, as above
+
+    from monitel_otlp.messages.request import REQUESTS  # late, as above
+
     message = MessageToDict(REQUESTS[signal].FromString(body), use_integers_for_enums=True)
     line = json.dumps(_with_hex_ids(message), ensure_ascii=False, separators=(",", ":"))
     return line if line.isprintable() else "".join(map(_printable, line))

@@ -29,13 +29,11 @@ from monitel_otlp.config.settings import (
     resolve,
     sdk_is_disabled,
 )
-from monitel_otlp.configuration import CHOICES, GROUPS, configure
-from monitel_otlp.messages.request import REQUESTS, Request
-from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Answer, Consequence, Transport
 
 if TYPE_CHECKING:
     import argparse
+
+    from monitel_otlp.transport.answer import Answer, Transport
 
 _TIMEOUT = 5.0  # seconds per attempt
 _INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
@@ -77,6 +75,10 @@ def _doctor(arguments: argparse.Namespace) -> int:
     The request is valid and empty. Values of headers, passwords and queries are not printed. The exit status is 0 if
     every endpoint has accepted the request; without one, if everything can be kept.
     """
+    from monitel_otlp.configuration import CHOICES, GROUPS, configure  # late: the help needs no OpenTelemetry
+    from monitel_otlp.transport import make_transports  # late, as above
+    from monitel_otlp.transport.answer import Consequence  # late, as above
+
     with _warnings() as warnings:
         chosen = read_variables(CHOICES, defaults_of(configure, GROUPS))
         folder = chosen.pop("spool_dir", None)
@@ -116,6 +118,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
+    from monitel_otlp.messages.request import REQUESTS, Request  # late, as above
+
     empty = Request(signal, REQUESTS[signal]().SerializeToString())
     began = time.perf_counter()
     try:
@@ -125,7 +129,7 @@ def _attempt(signal: str, transport: Transport) -> tuple[Answer, float]:
 
 
 def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
-    if answer.consequence is Consequence.DELIVERED:
+    if signal in accepted:
         return None
     if accepted and re.search("HTTP 404|UNIMPLEMENTED", answer.reason):
         return f"this backend does not accept {signal}; a Collector needs a pipeline for {signal}"

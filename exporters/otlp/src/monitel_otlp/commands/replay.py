@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_boxes, is_box_folder
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_root, check_platform
 from monitel.blackbox.record import SIGNALS
@@ -18,14 +16,15 @@ from monitel.blackbox.recovery import sweep
 from monitel.blackbox.settings import given_folder, spool_root
 from monitel.text import CommandError, show, warn
 from monitel_otlp.config.settings import resolve
-from monitel_otlp.export.collector import collect
-from monitel_otlp.export.records import Delivery, oldest_first, take
-from monitel_otlp.transport import make_transports
-from monitel_otlp.transport.answer import Transport
 from monitel_run.arguments import target
 
 if TYPE_CHECKING:
     import argparse
+
+    from tqdm import tqdm
+
+    from monitel_otlp.export.records import Delivery
+    from monitel_otlp.transport.answer import Transport
 
 _OLD = (
     "what was refused for its age stays in the spool: raise storage.tsdb.out_of_order_time_window of Prometheus, or "
@@ -61,6 +60,8 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _replay(arguments: argparse.Namespace) -> int:
+    from monitel_otlp.transport import make_transports  # late: the help needs no OpenTelemetry
+
     check_platform()
     try:
         settings = replace(resolve(arguments.endpoint), off=frozenset())
@@ -83,6 +84,10 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
     A record that cannot be used is reported; the others are delivered. The exit status is 0 if everything was,
     and if nothing was left.
     """
+    from tqdm import tqdm  # late, as above
+
+    from monitel_otlp.export.records import Delivery, oldest_first, take  # late, as above
+
     found = _collect_and_find(places)
     problems = list(found.problems)
     records = oldest_first({*found.folders, *(found.refused if rejected else ())})
@@ -127,6 +132,8 @@ def _with_path(path: Path, error: Exception) -> str:
 
 def _collect_and_find(places: Places) -> Spools:
     """Collect the records of killed processes, print their number, and return what can be delivered."""
+    from monitel_otlp.export.collector import collect  # late, as above
+
     given, boxes = places.given, places.boxes
     boxes_given = given is not None and (is_box_folder(given) or holds_boxes(given))
     if given is not None and boxes_given:
