@@ -131,8 +131,8 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
     """
     parent.mkdir(parents=True, exist_ok=True)
     parent = parent.resolve()
-    link = parent / f".{_digest(key.text)}"
-    if (path := _linked(link, key)) is not None:
+    link, path = _last_link(parent, key)
+    if path is not None:
         return path
     stem = f"{_UNUSUAL.sub('-', name)[:_LONGEST].strip('-.') or 'run'}-{time.strftime('%Y%m%d')}"
     for number in count(1):
@@ -144,26 +144,35 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
     descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump({"version": 1, "name": name, "process": identify_process()}, file)
-    with suppress(OSError):  # the file system has no links
-        while key.text:
-            try:
-                link.symlink_to(path.name)
-                break
-            except FileExistsError:  # another rank was faster, or its folder was removed
-                if (found := _linked(link, key)) is not None:
-                    (path / MARKER).unlink()
-                    path.rmdir()
-                    return found
-                link.unlink()
+    try:
+        if key.text:
+            link.symlink_to(path.name)
+    except FileExistsError:  # another rank was faster
+        if (found := _last_link(parent, key)[1]) is not None:
+            (path / MARKER).unlink()
+            path.rmdir()
+            return found
+    except OSError as error:
+        _log.debug("ranks cannot share %s: %s", path, error)  # the file system has no links
     return path
 
 
-def _linked(link: Path, key: SharedKey) -> Path | None:
-    with suppress(OSError):
-        path = link.with_name(link.readlink().name)
+def _last_link(parent: Path, key: SharedKey) -> tuple[Path, Path | None]:
+    """Return the link of the present run with a key, and the folder that another process has made for it.
+
+    The name of the link of an earlier run leads to the next link, so that no rank has to remove one.
+    """
+    text = key.text
+    while True:
+        link = parent / f".{_digest(text)}"
+        try:
+            path = link.with_name(link.readlink().name)
+        except OSError:
+            return link, None
         pid, _, start = str(_marked(path).get("process", "")).partition("-")
-        return path if is_started(path) and (key.is_unique or start_time(pid) == start) else None
-    return None
+        if is_started(path) and (key.is_unique or start_time(pid) == start):
+            return link, path
+        text += f" {path.name}"
 
 
 def store_of(root: Path, identity: RunIdentity) -> Path:
