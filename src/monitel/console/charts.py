@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from monitel.console.markup import Markup, short, tag
+from monitel.runs.values import stem
 from monitel.text import bytes_in_words, columns_of, counted, duration, number
 
 if TYPE_CHECKING:
@@ -87,11 +88,6 @@ def chart(curves: Sequence[Curve], *, large: bool = False) -> Markup:
         notes.append(f"{len(curves) - len(shown):,} more lines")
     note = tag("p", "; ".join(notes), class_="note") if notes else ""
     return tag("figure", _caption(curves), plot, note, class_="large" if large else "")
-
-
-def stem(name: str) -> str:
-    """Return the name that the values and the means of a number have in common."""
-    return name.removesuffix(".mean").removesuffix(".value")
 
 
 def _caption(curves: Sequence[Curve]) -> Markup:

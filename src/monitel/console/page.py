@@ -16,7 +16,7 @@ import monitel
 from monitel.blackbox.forms import REPORTED
 from monitel.console.advice import advice
 from monitel.console.autopsy import stack_lines
-from monitel.console.charts import bar, chart, colour, in_words, label, stem
+from monitel.console.charts import bar, chart, colour, in_words, label
 from monitel.console.lateness import STAGES
 from monitel.console.markup import Markup, short, tag
 from monitel.console.outcome import outcome
@@ -26,7 +26,7 @@ from monitel.runs.curves import STEP_TIME, Curve
 from monitel.runs.history import RunTime
 from monitel.runs.process import COMPLETED, Process
 from monitel.runs.shares import parts_of, sentences, shows_work
-from monitel.runs.values import RunValues, Value, loss_of
+from monitel.runs.values import RunValues, Value, loss_of, stem
 from monitel.text import Screen, counted, duration, moment, named, number, percent, step_rate
 
 if TYPE_CHECKING:

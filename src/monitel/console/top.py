@@ -45,7 +45,7 @@ _NOT_INSTALLED = (
 )
 _LONG_NS = 10**9  # shorter stages and activities are usual in a step
 _STATES = {State.ALIVE: "green", State.SILENT: "yellow", State.DEAD: "red"}
-_VERDICTS = {"healthy": "green", **dict.fromkeys(("dead", "failed", "silent", "stuck", "no-steps"), "red")}
+_VERDICTS = {"healthy": "green", **dict.fromkeys(("dead", "failed", "silent", "stuck", "no-steps", "diverged"), "red")}
 _VERDICTS |= dict.fromkeys(("starting", "unknown"), "")  # the others are warnings
 
 

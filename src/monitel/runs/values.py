@@ -36,7 +36,6 @@ LIMIT_BYTES = 1 << 18  # of all together as JSON
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 60.0  # seconds between two writes
 _RANK, _OVERFLOW, _IN_LEDGER = "training.rank", ("otel.metric.overflow", True), "training.time"
 _PIPELINE, _PROCESS = "pipeline", "process"  # kinds of totals: of Stats, and of counters
-_ENDS = ("value", "mean", "")  # of the names of a last value, the best one first
 _FIELDS = {"value": "last", "min": "min", "max": "max", "stddev": "stddev"}  # of a window, by the end of a name
 
 
@@ -116,9 +115,14 @@ def _limited(value: Scalar) -> Scalar:
     return value[: LONGEST_TEXT - len(end)] + end
 
 
+def stem(name: str) -> str:
+    """Return the name that the values and the means of a number have in common."""
+    return name.removesuffix(".mean").removesuffix(".value")
+
+
 def is_loss(name: str) -> bool:
     """Return True for the name of the last value, or of the mean, of a loss."""
-    return _stem_and_end(name)[0].endswith("loss")
+    return stem(name).endswith("loss")
 
 
 def loss_of(values: Iterable[Value]) -> Value | None:
@@ -127,16 +131,11 @@ def loss_of(values: Iterable[Value]) -> Value | None:
     A Stat comes before a logged number.
     """
 
-    def order(value: Value) -> tuple[bool, int]:
-        stem, end = _stem_and_end(value.name)
-        return stem != "loss", _ENDS.index(end)
+    def order(value: Value) -> tuple[bool, ...]:
+        name = value.name
+        return stem(name) != "loss", not name.endswith(".value"), not name.endswith(".mean")
 
     return min((each for each in values if is_loss(each.name) and not each.total), key=order, default=None)
-
-
-def _stem_and_end(name: str) -> tuple[str, str]:
-    stem, _, end = name.rpartition(".")
-    return (stem, end) if end in _ENDS else (name, "")
 
 
 class CurrentValues:
