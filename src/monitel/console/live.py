@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from monitel.blackbox.context_page import PAGE, PAGE_BYTES, read_page
 from monitel.blackbox.discovery import is_running, pid_of
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.forms import NUMBER, Definition
 from monitel.blackbox.process import Owner
 from monitel.blackbox.reading import Record, read_record
 from monitel.blackbox.record import ENDED
@@ -31,7 +30,7 @@ from monitel.console.reader import (
     reason,
 )
 from monitel.runs.ended import read_ends
-from monitel.runs.process import Process, State, now, process_of
+from monitel.runs.process import Process, State, last_values, now, process_of
 from monitel_run.folder import is_run_folder
 
 _MOST_GONE = 200  # processes that have ended, and are still shown
@@ -167,7 +166,7 @@ class _Watched:
         self.gone = False  # the box has vanished
         self.looks = Looks()
         self._path, self._show = path, show
-        self._values: dict[tuple[bool, bool, int, str], float] = {}  # last ones of the series that ``show`` chooses
+        self._values: dict[tuple[bool, bool, int, str], float] = {}  # of the series that ``show`` chooses
         self._page: mmap | None = None  # it outlives the box
         self._row: Process | None = None  # None until the box was read
         self._searched = 0
@@ -213,22 +212,10 @@ class _Watched:
             self._row = row.but(**self.looks.numbers(), **self._value(record), rate=rate)
 
     def _value(self, record: Record) -> dict[str, Any]:
-        """Return name and value of a row: of the last sample of an open window, or of the last logged number.
-
-        An exact name comes before one that ends with it, a Stat before a logged number, and its first series before
-        later ones. While no window is open, the value is the last known one.
-        """
-        exact = self._show or "loss"
-        for each in record.windows:  # in the order of their ends
-            self._note(exact, each.series, each.number, each.window.last)
-        for series, _, value in sorted(record.numbers, key=lambda each: each[1]):
-            self._note(exact, series, 0, value)
+        """Return name and value of a row. While no window is open, the value is the last known one."""
+        self._values |= last_values(record, self._show)
         chosen = min(self._values, default=(False, False, 0, self._show or ""))
         return {"value_name": chosen[-1], "value": self._values.get(chosen)}
-
-    def _note(self, exact: str, series: Definition, number: int, value: float) -> None:
-        if series.name == exact or (self._show is None and series.name.endswith(exact)):
-            self._values[series.name != exact, series.kind == NUMBER, number, series.name] = value
 
     def _depart(self, row: Process, record: Record, ends: dict[str, list[Process]]) -> None:
         """Search for the end of the process, whose box has vanished. Ends of a ``monitel run`` are read once a look."""

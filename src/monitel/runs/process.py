@@ -21,7 +21,7 @@ from monitel.blackbox.activity import Doing, Stage, Wait
 from monitel.blackbox.context_page import quantile
 from monitel.blackbox.death import Death, Deaths, End, death_of
 from monitel.blackbox.discovery import SILENT_NS
-from monitel.blackbox.forms import DEVICE_STAGE_TIME, REPORTED, STEP_TIME, Definition, LogRecord
+from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STEP_TIME, Definition, LogRecord
 from monitel.blackbox.process import Owner
 from monitel.runs.history import RunTime
 from monitel.stats.window import OpenWindow
@@ -366,6 +366,8 @@ def life_of(record: Record) -> Process:
     activity, activity_s = doing.get("activity") or ("", 0.0)
     unmade_s = (doing.get("step_seconds") or 0.0) - (activity_s if activity in _OUTSIDE else 0.0)
     rank, world_size = doing.get("member") or (attributes.get("training.rank"), attributes.get("training.world_size"))
+    values = last_values(record)
+    loss = min(values, default=(False, False, 0, ""))
     return Process(
         job=JobName(*map(_text, map(attributes.get, ("service.namespace", "service.name", "training.run.id")))),
         box=record.path,
@@ -395,6 +397,8 @@ def life_of(record: Record) -> Process:
         recompilations=int(counted.get(RECOMPILATIONS, 0)),
         recompiling_ns=int(counted.get(RECOMPILING, 0) * 1e9),
         goodput=doing.get("goodput"),
+        value_name=loss[-1],
+        value=values.get(loss),
         event=None if record.last_event is None else event_of(record.last_event),
         spool=str(record.spool or ""),
         stacks=record.stacks or record.stack,
@@ -465,6 +469,22 @@ def _times(record: Record) -> tuple[Total, dict[StageKey, Total]]:
             key = StageKey(group, stage, series.name == DEVICE_STAGE_TIME)
             stages[key] = stages.get(key, NO_SAMPLES).plus(total)
     return step, stages
+
+
+def last_values(record: Record, show: str | None = None) -> dict[tuple[bool, bool, int, str], float]:
+    """Return the last samples of open windows, and the last logged numbers: of a name, or those of losses.
+
+    The keys end with the names, and have the order in which one is chosen: an exact name comes before one that ends
+    with it, a Stat before a logged number, and its first series before later ones.
+    """
+    exact = show or "loss"
+    known = [(each.series, each.number, each.window.last) for each in record.windows]  # in the order of their ends
+    known += [(series, 0, value) for series, _, value in sorted(record.numbers, key=lambda each: each[1])]
+    return {
+        (series.name != exact, series.kind == NUMBER, number, series.name): value
+        for series, number, value in known
+        if series.name == exact or (show is None and series.name.endswith(exact))
+    }
 
 
 def event_of(plain: LogRecord) -> PastEvent:
