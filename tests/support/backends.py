@@ -104,10 +104,13 @@ def blackhole() -> Iterator[socket.socket]:
 
 @pytest.fixture
 def start(receiver: Receiver, tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts a pipeline with these arguments, to the receiver or to another backend."""
     pipelines: list[Pipeline] = []
 
-    def start(**arguments: Any) -> Pipeline:
+    def start(backend: Inbox | None = None, /, **arguments: Any) -> Pipeline:
         usual = {"endpoint": receiver.url, "export_interval": 3600.0, "spool_dir": tmp_path / "spool"}
+        if backend is not None:
+            usual |= {"endpoint": backend.url, "protocol": backend.protocol}
         pipelines.append(monitel_otlp.configure(**{**usual, **arguments}))
         return pipelines[-1]
 

@@ -223,7 +223,7 @@ TOKEN = "sesame-4711"
 def test_headers_are_metadata(grpc_receiver: Any, start: Start, setenv: SetEnv) -> None:
     """The names are in lower case, as gRPC requires; the argument overrides the variable."""
     setenv(OTEL_EXPORTER_OTLP_HEADERS="tenant=a,other=b%20c")
-    assert emit(start(endpoint=grpc_receiver.url, protocol="grpc", headers={"Tenant": "b", "X-Run.id": "7"}), "event")
+    assert emit(start(grpc_receiver, headers={"Tenant": "b", "X-Run.id": "7"}), "event")
     headers = grpc_receiver.of("logs")[0].headers
     assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
 
@@ -234,7 +234,7 @@ def test_headers_that_grpc_does_not_allow_are_logged(
     """One warning has the variable to change, without the header's value, and everything is in the spool."""
     for headers in ({"x!": TOKEN}, {"x": f"{TOKEN}\u00e9"}, {"x": f"{TOKEN}\t"}, {"x-bin": TOKEN}):
         caplog.clear()
-        pipeline = start(endpoint=grpc_receiver.url, protocol="grpc", headers=headers)
+        pipeline = start(grpc_receiver, headers=headers)
         assert not emit(pipeline, "first", "second", seconds=0.05)
         assert not pipeline.shutdown()
         assert 1 == len(warnings_with(caplog, "(logs)", "OTEL_EXPORTER_OTLP_HEADERS"))

@@ -56,10 +56,6 @@ def logs_to(start: Start, setenv: SetEnv) -> LogsTo:
     return logs_to
 
 
-def to(backend: Inbox) -> dict[str, Any]:
-    return {"endpoint": backend.url, "protocol": backend.protocol}
-
-
 def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> None:
     def rule(request: Request) -> Answer | None:
         return answer([each.name for each in records_of(request.message)]) if request.signal == "logs" else None
@@ -103,7 +99,7 @@ def test_call_over_grpc_ends_at_its_deadline(
 ) -> None:
     setenv(OTEL_EXPORTER_OTLP_TIMEOUT=SOON)
     grpc_receiver.answer("logs", *[GrpcAnswer(fault="hang")] * 2)
-    assert emit(start(**to(grpc_receiver)), "event")
+    assert emit(start(grpc_receiver), "event")
     assert len(grpc_receiver.of("logs")) >= 3  # more if an answer came late
     assert 1 == len(warned("(logs)", "DEADLINE_EXCEEDED", "everything is kept"))
 
@@ -167,7 +163,7 @@ def test_passing_faults_lose_neither_items_nor_order(
     backend: Inbox, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A request is sent again before later ones, even with a nonsensical ``Retry-After``; one line is logged."""
-    pipeline, names = start(**to(backend)), list[str]()
+    pipeline, names = start(backend), list[str]()
     for number, answer in enumerate(PASSING[backend.protocol]):
         known = len(backend.of("logs"))
         broken = answer.status == 500 or getattr(answer, "code", None) in {Code.INTERNAL, Code.UNKNOWN}
@@ -209,7 +205,7 @@ def test_refusal_names_what_to_change(backend: Inbox, start: Start, caplog: pyte
         caplog.clear()
         backend.requests.clear()
         answers(backend, lambda _names: answer)  # noqa: B023
-        pipeline = start(**to(backend), export_interval=0.01)
+        pipeline = start(backend, export_interval=0.01)
         monitel.emit("first")
         wait_until(lambda: warnings_with(caplog, "everything is kept"), "the warning")
         monitel.emit("second")
@@ -227,7 +223,7 @@ def test_refused_requests_arrive_in_order_later(backend: Inbox, start: Start, mo
     for answer, _hint in (REFUSALS[backend.protocol][0], REFUSALS[backend.protocol][-1]):
         backend.requests.clear()
         backend.answer("logs", answer)
-        pipeline = start(**to(backend))
+        pipeline = start(backend)
         emit(pipeline, "first", "second", seconds=0.05)
         assert emit(pipeline, "third")
         assert ["first", "second", "third"] == backend.record_names()
@@ -260,7 +256,7 @@ SUCCESSES: dict[str, list[Answer]] = {
 
 def test_success_counts_whatever_its_body_is(backend: Inbox, start: Start) -> None:
     """The page of a proxy, a lie about the encoding, or too much: the request is not sent again."""
-    pipeline = start(**to(backend))
+    pipeline = start(backend)
     for number, answer in enumerate(SUCCESSES[backend.protocol], 1):
         backend.answer("logs", answer)
         assert emit(pipeline, "event"), number
@@ -288,7 +284,7 @@ def test_partial_success_is_counted_and_never_sent_again(backend: Inbox, start: 
     """The text of the backend is logged; a number that cannot be is limited to what was sent."""
     texts = ["attribute too long", "nonsense", "x" * 100_000]
     backend.answer("logs", *(partial_success("logs", *each) for each in zip((2, 10**9, -3), texts, strict=True)))
-    pipeline = start(**to(backend))
+    pipeline = start(backend)
     for _ in range(3):
         for _ in range(5):
             monitel.emit("event")
@@ -319,7 +315,7 @@ def refusal(backend: Inbox, kind: str, pause: float | None = None) -> Answer:
 def test_event_is_set_aside_alone(backend: Inbox, start: Start, warned: Warned, kind: str, largest: int) -> None:
     """With the answer. Others of its request are delivered once: in small halves, or in few further attempts."""
     answers(backend, lambda names: refusal(backend, kind) if len(names) > largest or "poison" in names else None)
-    pipeline = start(**to(backend), export_interval=3600.0)
+    pipeline = start(backend, export_interval=3600.0)
     names = [f"event {number}" for number in range(15)]
     for name in (*names[:11], "poison", *names[11:]):
         monitel.emit(name)
@@ -341,7 +337,7 @@ def test_rejected_requests_have_a_limit(
     """As the spool has. Beyond it they are only counted, which is logged once."""
     monkeypatch.setattr("monitel_otlp.export.sender.MOST_REJECTED_BYTES", 2000)
     answers(backend, lambda _names: refusal(backend, "invalid"))
-    pipeline = start(**to(backend), export_interval=3600.0)
+    pipeline = start(backend, export_interval=3600.0)
     emit(pipeline, *(f"event {number}" for number in range(10)))
     kept = kept_in_rejected(pipeline)
     assert kept == [f"event {number}" for number in range(len(kept))]
@@ -353,7 +349,7 @@ def test_rejected_requests_have_a_limit(
 def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start: Start) -> None:
     """A request is searched until an item and all the others are rejected; later ones are rejected whole."""
     answers(backend, lambda _names: refusal(backend, "invalid"))
-    pipeline = start(**to(backend), export_interval=3600.0)
+    pipeline = start(backend, export_interval=3600.0)
     for number in (1, 2):
         with busy_encoder(pipeline):
             for _ in range(8):
@@ -367,7 +363,7 @@ def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start
 def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, start: Start) -> None:
     """Then it is set aside, so that it does not block later ones."""
     answers(backend, lambda names: refusal(backend, "broken") if "poison" in names else None)
-    pipeline = start(**to(backend))
+    pipeline = start(backend)
     assert not emit(pipeline, "poison", "last")
     requests = [[each.name for each in records_of(request.message)] for request in backend.of("logs")]
     assert [*[["poison"]] * 3, ["last"]] == requests
@@ -381,7 +377,7 @@ def test_refusal_after_a_lost_answer_is_unconfirmed(backend: Inbox, start: Start
     if isinstance(backend, GrpcReceiver):
         lost = GrpcAnswer(code=Code.DEADLINE_EXCEEDED)
     backend.answer("logs", lost, refusal(backend, "invalid"))
-    pipeline = start(**to(backend))
+    pipeline = start(backend)
     for _ in range(5):
         monitel.emit("event")
     assert not pipeline.force_flush(DEADLINE)
@@ -420,7 +416,7 @@ def test_flushes_keep_the_pause(backend: Inbox, start: Start, monkeypatch: pytes
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 0.2)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.4)
     answers(backend, lambda _names: refusal(backend, "busy", 0.0))
-    pipeline = start(**to(backend))
+    pipeline = start(backend)
     monitel.emit("event")
     while len(backend.of("logs")) < 4:
         assert not pipeline.force_flush(0.01)
@@ -433,7 +429,7 @@ def test_exit_makes_a_last_attempt(backend: Inbox, start: Start, monkeypatch: py
     monkeypatch.setattr(sender, "_FIRST_PAUSE", 3600.0)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 3600.0)
     answers(backend, lambda _names: refusal(backend, "busy"))
-    pipeline = start(**to(backend))
+    pipeline = start(backend)
     assert not emit(pipeline, "event", seconds=0.01)
     backend.wait_until(lambda: backend.of("logs"))
     assert not pipeline.force_flush(0.01)
@@ -446,7 +442,7 @@ def test_exit_makes_a_last_attempt(backend: Inbox, start: Start, monkeypatch: py
 def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -> None:
     """Neither rounds nor flushes nor the exit send earlier."""
     backend.answer("logs", refusal(backend, "busy", 600.0))
-    pipeline = start(**to(backend), export_interval=0.01)
+    pipeline = start(backend, export_interval=0.01)
     monitel.emit("event")
     backend.wait_until(lambda: backend.of("logs"))
     known = len(backend.of("metrics"))
@@ -459,7 +455,7 @@ def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -
 
 def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) -> None:
     backend.answer("logs", refusal(backend, "busy", 0.4))
-    assert emit(start(**to(backend)), "event")
+    assert emit(start(backend), "event")
     first, second = backend.of("logs")
     assert second.arrived - first.arrived >= 0.4
     assert first.body == second.body
@@ -514,7 +510,7 @@ def test_signals_do_not_wait_for_each_other(receiver: Receiver, start: Start, se
 def test_backend_that_comes_back_receives_everything_in_order(start: Start) -> None:
     for kind in (Receiver, GrpcReceiver):
         with kind() as before:
-            pipeline = start(**to(before))
+            pipeline = start(before)
             assert emit(pipeline, "first")
         names = [f"event {number}" for number in range(20)]
         assert not emit(pipeline, *names, seconds=0.0)
@@ -587,7 +583,7 @@ def test_only_the_backend_with_the_right_certificate_receives_anything(
     else:
         backend = serve(protocol, certificate, authority if "client" in case else None)
     with backend:
-        pipeline = start(**{**to(backend), "endpoint": backend.url.replace("http:", "https:")})
+        pipeline = start(backend, endpoint=backend.url.replace("http:", "https:"))
         if case == "client":
             assert emit(pipeline, "first", "second")
             assert ["first", "second"] == backend.record_names()
