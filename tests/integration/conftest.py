@@ -7,20 +7,20 @@ import os
 import shutil
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.loki import COMPOSE, Loki, loki_program
-from tests.integration.services import DEADLINE, Program, answer_of, free_port, run_python, sixty_times_faster
+from tests.integration.services import Program, answer_of, free_port, sixty_times_faster
 from tests.support.receiver import Receiver
 
-__all__ = ["COMPOSE", "DEADLINE", "ROOT", "Loki", "Prometheus", "free_port"]
+__all__ = ["COMPOSE", "Loki", "free_port"]
 
-ROOT = Path(__file__).parents[2]
+#: The option with which a Prometheus stores histograms as they are.
+NATIVE_HISTOGRAMS = "--enable-feature=native-histograms,exemplar-storage"
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +60,11 @@ class Prometheus:
 
     url: str
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variable of a job that sends its metrics here."""
+        return {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics"}
+
     def get(self, path: str, **parameters: object) -> Any:
         """Return the ``data`` of an answer; an error has Prometheus' own words."""
         return answer_of(f"{self.url}/api/v1/{path}", parameters)["data"]
@@ -68,6 +73,9 @@ class Prometheus:
         """Return the current result of an expression: labels in ``metric``, time and value in ``value``."""
         result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
+
+    def rules(self) -> list[dict[str, Any]]:
+        return [rule for group in self.get("rules")["groups"] for rule in group["rules"]]
 
     def values(self, expression: str) -> list[str]:
         return [each["value"][1] for each in self.query(expression)]
@@ -118,26 +126,28 @@ class Stack:
         return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint}
 
 
-def prometheus_command(backends: Path, url: str, folder: Path, config: Path) -> list[str]:
-    return [
-        str(backends / "prometheus"),
+def prometheus_program(backends: Path, folder: Path, config: Path, *options: str) -> tuple[str, Program]:
+    """The URL of a Prometheus that takes OTLP, and its program; data is in the folder."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [
+        backends / "prometheus",
         f"--config.file={config}",
         f"--storage.tsdb.path={folder / 'tsdb'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
+        f"--web.listen-address={address}",
         "--web.enable-otlp-receiver",
-        "--enable-feature=native-histograms,exemplar-storage",
+        *options,
     ]
+    return f"http://{address}", Program(command, folder / "prometheus.log", f"http://{address}/-/ready")
 
 
 @pytest.fixture
 def prometheus(backends: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Prometheus]:
     """A real Prometheus; its parameter is the window out of order, none by default."""
-    url = f"http://127.0.0.1:{free_port()}"
     config = tmp_path / "prometheus.yml"
     window = getattr(request, "param", "0s")
     config.write_text(f"global: {{scrape_interval: 1h}}\nstorage: {{tsdb: {{out_of_order_time_window: {window}}}}}\n")
-    command = prometheus_command(backends, url, tmp_path, config)
-    with Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"):
+    url, program = prometheus_program(backends, tmp_path, config, NATIVE_HISTOGRAMS)
+    with program:
         yield Prometheus(url)
 
 
@@ -171,9 +181,8 @@ def collector(
 @pytest.fixture
 def stack(backends: Path, tmp_path: Path, receiver: Receiver, request: pytest.FixtureRequest) -> Iterator[Stack]:
     """All programs as ``compose/`` configures them."""
-    url, loki_url = f"http://127.0.0.1:{free_port()}", ""
-    command = prometheus_command(backends, url, tmp_path, COMPOSE / "prometheus.yml")
-    programs = {"prometheus": Program(command, tmp_path / "prometheus.log", f"{url}/-/ready")}
+    url, program = prometheus_program(backends, tmp_path, COMPOSE / "prometheus.yml", NATIVE_HISTOGRAMS)
+    loki_url, programs = "", {"prometheus": program}
     if "loki" in request.fixturenames:
         loki_url, programs["loki"] = request.getfixturevalue("loki_server")
     endpoint, programs["otelcol"] = collector_program(backends, tmp_path, url, receiver, loki_url=loki_url)
@@ -183,11 +192,3 @@ def stack(backends: Path, tmp_path: Path, receiver: Receiver, request: pytest.Fi
     finally:
         if loki_url:
             programs["loki"].restore()
-
-
-Python = Callable[..., subprocess.CompletedProcess[str]]  # type of the fixture ``python``
-
-
-@pytest.fixture
-def python(tmp_path: Path) -> Python:
-    return partial(run_python, tmp_path)

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.services import Program, answer_of, free_port
+from tests.support.paths import ROOT
 
-COMPOSE = Path(__file__).parents[2] / "compose"
+COMPOSE = ROOT / "compose"
 
 # With it, an answer keeps the labels of the index apart from the attributes that are stored beside a line.
 _CATEGORIZE = {"X-Loki-Response-Encoding-Flags": "categorize-labels"}

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -21,7 +20,6 @@ from typing import Any
 
 from tests.support.checks import wait_until
 
-DEADLINE = 60.0
 _MILLISECONDS = {"s": 1000, "m": 60_000, "h": 3_600_000}
 
 
@@ -55,22 +53,6 @@ def launched(run: str, rank: object = 0, ranks: int = 1, **variables: str) -> di
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if rank != "" else {}
     return {**clean, "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": "0", **own, **variables}
-
-
-def run_python(
-    folder: Path,
-    *arguments: object,
-    environment: Mapping[str, str] | None = None,
-    returncode: int = 0,
-    timeout: float = DEADLINE,
-) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder to its end, which must be as expected."""
-    command = [sys.executable, *map(str, arguments)]
-    done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == returncode, done.stdout + done.stderr
-    return done
 
 
 def sixty_times_faster(text: str) -> str:

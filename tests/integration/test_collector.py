@@ -5,9 +5,10 @@ import os
 import urllib.request
 from pathlib import Path
 
-from tests.integration.conftest import Loki, Prometheus, Python
+from tests.integration.conftest import Loki, Prometheus
 from tests.integration.training import check, check_events, train
 from tests.support.receiver import Receiver
+from tests.support.scripts import Run
 
 from monitel.blackbox.discovery import find_spools
 
@@ -37,26 +38,26 @@ def test_each_window_event_and_span_is_stored(
 
 
 def test_an_offline_run_is_replayed(
-    collector: str, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
+    collector: str, prometheus: Prometheus, loki: Loki, run: Run, tmp_path: Path
 ) -> None:
     """Afterwards all of it is stored at the times when it happened, and the spool is gone."""
-    run = train(tmp_path, environment=os.environ)
-    assert "delivered" in python("-m", "monitel", "replay", "spool", "--endpoint", collector).stdout
-    check(prometheus, run)
-    check_events(loki, run)
+    trained = train(tmp_path, environment=os.environ)
+    assert "delivered" in run("-m", "monitel", "replay", "spool", "--endpoint", collector).stdout
+    check(prometheus, trained)
+    check_events(loki, trained)
     assert [] == find_spools(tmp_path / "spool").folders  # only the ledger of the run is left
 
 
 def test_the_collector_reads_what_cat_prints(
-    collector: str, prometheus: Prometheus, loki: Loki, python: Python, tmp_path: Path
+    collector: str, prometheus: Prometheus, loki: Loki, run: Run, tmp_path: Path
 ) -> None:
     """Each line, posted as it is, is a JSON request that the Collector takes and forwards."""
-    run = train(tmp_path, environment=os.environ)
+    trained = train(tmp_path, environment=os.environ)
     paths = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
-    for line in python("-m", "monitel", "cat", "spool").stdout.splitlines():
+    for line in run("-m", "monitel", "cat", "spool").stdout.splitlines():
         (kind,) = json.loads(line)
         url, headers = f"{collector}/v1/{paths[kind]}", {"Content-Type": "application/json"}
         with urllib.request.urlopen(urllib.request.Request(url, line.encode(), headers), timeout=10) as answer:
             assert (200, {"partialSuccess": {}}) == (answer.status, json.load(answer))
-    check(prometheus, run)
-    check_events(loki, run)
+    check(prometheus, trained)
+    check_events(loki, trained)

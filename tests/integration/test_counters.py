@@ -1,16 +1,15 @@
 """Counters, waits and the ledger in a real Prometheus: whole increases from zero, and a separate name for each."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import Prometheus, Python
+from tests.integration.conftest import Prometheus
+from tests.support.scripts import Run
 
 # Everything is counted before the first export: the first sample of each series is its whole count.
 SCRIPT = """\
 import json, threading
-import monitel, monitel_otlp
 from monitel.training import activities
 from monitel.clock import since_boot_ns
 
@@ -34,9 +33,6 @@ print(json.dumps({"samples": samples.total, "steps": 60, "waited": waited.total,
 
 # Without another name, each of them would be x_wait_count or x_wait_count_total in Prometheus.
 ONE_NAME = """\
-import json
-import monitel, monitel_otlp
-
 pipeline = monitel_otlp.configure(service_name="train", export_interval=0.5, spool_dir="spool")
 for round in range(2):
     monitel.log({"x.wait.count": 0.5 + round})
@@ -82,22 +78,14 @@ def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
     assert truth["longest"] == longest
 
 
-def test_increase_is_the_whole_count(
-    prometheus: Prometheus, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_increase_is_the_whole_count(prometheus: Prometheus, train: Run) -> None:
     """Sent to a Prometheus that takes nothing out of order, without a Collector."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{prometheus.url}/api/v1/otlp/v1/metrics")
-    (tmp_path / "train.py").write_text(SCRIPT)
-    check(prometheus, json.loads(python("train.py").stdout))
+    check(prometheus, json.loads(train(SCRIPT, env=prometheus.variables).stdout))
 
 
-def test_sources_of_one_name_are_stored_apart(
-    prometheus: Prometheus, python: Python, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_of_one_name_are_stored_apart(prometheus: Prometheus, train: Run) -> None:
     """A number, counters, a Stat and a wait counter: each has its values, and no other ones, even if units collide."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{prometheus.url}/api/v1/otlp/v1/metrics")
-    (tmp_path / "train.py").write_text(ONE_NAME)
-    stderr = python("train.py").stderr
+    stderr = train(ONE_NAME, env=prometheus.variables).stderr
     for metric, name, values in (
         ("x_wait_count", "x.wait.count", {0.5, 1.5}),
         ("x_wait_count_counter_total", "x.wait.count.counter", {0, 49, 98}),

@@ -1,19 +1,17 @@
 """Distributions and a real Prometheus: its quantiles of what was sent are those of the samples."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import Prometheus, free_port, prometheus_command
-from tests.integration.services import Program, run_python
+from tests.integration.conftest import Prometheus, prometheus_program
+from tests.support.scripts import Run
 
 QS = (0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999)
 
 RUN = """\
-import json, random, sys
-import monitel, monitel_otlp
+import json, random
 
 distributions, negative = json.loads(sys.argv[1])
 rng = random.Random(20)
@@ -31,20 +29,18 @@ assert not pipeline.dropped, pipeline.dropped
 """
 
 
-def run(folder: Path, url: str, distributions: str | None, *, negative: bool = False) -> Any:
+def sent(train: Run, prometheus: Prometheus, distributions: str | None, *, negative: bool = False) -> Any:
     """Three windows of 3,000 samples each: the samples, the last window's p99, and the scale of all."""
-    environment = {**os.environ, "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/api/v1/otlp/v1/metrics"}
-    chosen = json.dumps([distributions, negative])
-    return json.loads(run_python(folder, "-c", RUN, chosen, environment=environment).stdout)
+    return json.loads(train(RUN, json.dumps([distributions, negative]), env=prometheus.variables).stdout)
 
 
 @pytest.mark.parametrize(("distributions", "negative"), [("both", False), ("histogram", True)])
 def test_histogram_quantile_is_within_the_bound(
-    prometheus: Prometheus, tmp_path: Path, distributions: str, *, negative: bool
+    prometheus: Prometheus, train: Run, distributions: str, *, negative: bool
 ) -> None:
     """By query: a bucket's width at most from NumPy's exact percentile of all samples, or of one window alone."""
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
-    samples, p99, scale = run(tmp_path, prometheus.url, distributions, negative=negative)
+    samples, p99, scale = sent(train, prometheus, distributions, negative=negative)
     width = 2**2**-scale - 1
     assert width < 0.1
     for q in QS:
@@ -66,15 +62,14 @@ def test_histogram_quantile_is_within_the_bound(
     assert ["9000"] == prometheus.values("step_time_count_total")
 
 
-def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path, tmp_path: Path) -> None:
+def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path, train: Run, tmp_path: Path) -> None:
     """The default is what every backend takes: nothing is refused, and nothing is set aside."""
-    url = f"http://127.0.0.1:{free_port()}"
     config = tmp_path / "prometheus.yml"
     config.write_text("global: {scrape_interval: 1h}\n")
-    command = [each for each in prometheus_command(backends, url, tmp_path, config) if "native" not in each]
-    with Program(command, tmp_path / "prometheus.log", f"{url}/-/ready"):
-        _, p99, _ = run(tmp_path, url, None)
-        prometheus = Prometheus(url)
+    url, program = prometheus_program(backends, tmp_path, config)
+    prometheus = Prometheus(url)
+    with program:
+        _, p99, _ = sent(train, prometheus, None)
         assert [p99] == [float(value) for value in prometheus.values("step_time_p99_seconds")]
         assert 3 == len(prometheus.samples("step_time_stddev_seconds"))
         assert [] == prometheus.values('{__name__=~"step_time_histogram.*"}')

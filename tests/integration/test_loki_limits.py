@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Loki, Python
+from tests.integration.conftest import Loki
 from tests.support.checks import wait_until
+from tests.support.scripts import Run
 
 RUN = """\
-import json, random, sys
+import json, random
 from datetime import datetime, timedelta, timezone
-import monitel, monitel_otlp
 
 now, epoch = datetime.now(timezone.utc), datetime(1970, 1, 1, tzinfo=timezone.utc)
 ages = {"late": 23, "behind": 26, "old": 24 * 40}
@@ -40,7 +40,7 @@ REASONS = {"large": "structured metadata too large", "long": "max entry size", "
     [("behind", "0.04", "loki"), ("late,old,large,long", "0.3", "loki"), ("behind,old,large", "0.4", "collector")],
 )
 def test_account_agrees_with_the_records_that_loki_has_stored(  # noqa: PLR0917  fixtures and parameters
-    loki: Loki, python: Python, tmp_path: Path, request: pytest.FixtureRequest, bad: str, share: str, through: str
+    loki: Loki, train: Run, tmp_path: Path, request: pytest.FixtureRequest, bad: str, share: str, through: str
 ) -> None:
     """Stored records count as delivered, the others as rejected, whether Loki or a Collector answers.
 
@@ -49,11 +49,8 @@ def test_account_agrees_with_the_records_that_loki_has_stored(  # noqa: PLR0917 
     """
     from tests.support.spools import rejected_in
 
-    (tmp_path / "train.py").write_text(RUN)
     backend: str = f"{loki.url}/otlp" if through == "loki" else request.getfixturevalue("collector")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", f"{backend}/v1/logs")
-        done = python("train.py", f"{bad} {share}", bad, share)
+    done = train(RUN, f"{bad} {share}", bad, share, env={"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{backend}/v1/logs"})
     kinds, times, delivered, dropped = json.loads(done.stdout)
     good = {(1000 * at, str(number)) for number, at in enumerate(times) if kinds[number] in {"good", "late"}}
     wait_until(lambda: delivered == len(loki.records(hours=30)), "the delivered records are found")

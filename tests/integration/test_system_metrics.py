@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import ROOT, Stack
+from tests.integration.conftest import Stack
 from tests.support.checks import wait_until
+from tests.support.paths import ROOT
 
 
 def documented(start: str) -> str:

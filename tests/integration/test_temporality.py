@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Prometheus, Python, free_port
+from tests.integration.conftest import Prometheus, free_port
 from tests.integration.services import Program
+from tests.support.inbox import TEMPORALITY
+from tests.support.scripts import Run
 
 COLLECTOR = """\
 receivers:
@@ -26,7 +28,6 @@ service:
 
 SCRIPT = """\
 import json, random, threading
-import monitel, monitel_otlp
 
 rng, pause, sums, counts = random.Random(5), threading.Event(), {"loss": 0.0, "tokens": 0.0}, {"loss": 0, "tokens": 0}
 with monitel_otlp.configure(service_name="train", distributions="both", export_interval=0.2) as pipeline:
@@ -48,13 +49,7 @@ print(json.dumps([sums, counts, values]))
 
 @pytest.mark.parametrize("preference", ["delta", "lowmemory"])
 def test_totals_of_deltas_are_exact(
-    *,
-    backends: Path,
-    prometheus: Prometheus,
-    python: Python,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    preference: str,
+    backends: Path, prometheus: Prometheus, train: Run, tmp_path: Path, preference: str
 ) -> None:
     """Counts, sums and histograms are those of all samples, and each gauge is that of the last window."""
     program = backends / "otelcol-contrib"
@@ -63,11 +58,9 @@ def test_totals_of_deltas_are_exact(
     url = f"http://127.0.0.1:{free_port()}"
     config = tmp_path / "collector.yaml"
     config.write_text(COLLECTOR.format(port=url.rpartition(":")[2], prometheus=prometheus.url))
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", f"{url}/v1/metrics")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", preference)
-    (tmp_path / "train.py").write_text(SCRIPT)
+    variables = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{url}/v1/metrics", TEMPORALITY: preference}
     with Program([program, f"--config={config}"], tmp_path / "collector.log", f"{url}/"):
-        sums, counts, values = json.loads(python("train.py").stdout)
+        sums, counts, values = json.loads(train(SCRIPT, env=variables).stdout)
     for name, total in (("loss", "loss_sum"), ("tokens", "tokens_sum_total")):
         assert [str(counts[name])] == prometheus.values(f"{name}_count_total")
         assert [sums[name]] == [float(value) for value in prometheus.values(total)]

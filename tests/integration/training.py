@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.conftest import Loki, Prometheus
-from tests.integration.services import DEADLINE
 from tests.support.checks import wait_until
+from tests.support.inbox import DEADLINE
 
 # Epochs of 50 steps, as many as the first argument says; "told": until a line on stdin, and each end is printed.
 TRAIN = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import DEADLINE
+from tests.support.inbox import DEADLINE
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

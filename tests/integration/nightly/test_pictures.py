@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT, Python, free_port
-from tests.integration.services import Program
+from tests.integration.services import Program, free_port
+from tests.support.inbox import DEADLINE
+from tests.support.paths import EXAMPLES, ROOT
+from tests.support.scripts import Run
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -34,12 +35,11 @@ named("button", "Settings").click();
 
 
 @pytest.fixture
-def tensorboard(python: Python, tmp_path: Path) -> Iterator[str]:
+def tensorboard(run: Run, tmp_path: Path) -> Iterator[str]:
     """The URL of a TensorBoard on three runs of the demo."""
     for hidden, seconds in RUNS.items():
         arguments = ("--hidden", hidden, "--seconds", seconds)
-        variables = {**os.environ, "MONITEL_RUNS_DIR": "runs"}
-        python(ROOT / "docs" / "examples" / "train_char_model.py", *arguments, environment=variables)
+        run(EXAMPLES / "train_char_model.py", *arguments, env={"MONITEL_RUNS_DIR": "runs"}, fresh=True)
     port = free_port()
     command = (sys.executable, "-m", "tensorboard.main", "--logdir", tmp_path / "runs", "--host", "127.0.0.1")
     url = f"http://127.0.0.1:{port}"

@@ -10,10 +10,10 @@ from statistics import fmean, median
 from typing import Any
 
 import pytest
-from tests.integration.conftest import ROOT
 from tests.integration.stack.boards import Board, board
 from tests.integration.stack.filling import Store, store
 from tests.support.checks import wait_until
+from tests.support.paths import ROOT
 from tests.unit.promises.test_lateness import BASE, synchronous
 
 from monitel.console import lateness

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import Prometheus, Python
+from tests.integration.conftest import Prometheus
+from tests.support.scripts import Run
 
 RUN = """\
 import sys, time
@@ -27,15 +28,15 @@ pipeline.shutdown()
 
 @pytest.mark.parametrize(("prometheus", "ages"), [("0s", (0.1, 3.1)), ("5h", (0.1, 3, 9))], indirect=["prometheus"])
 def test_points_that_are_too_old_are_refused_and_counted(
-    prometheus: Prometheus, python: Python, tmp_path: Path, ages: tuple[float, ...]
+    prometheus: Prometheus, run: Run, tmp_path: Path, ages: tuple[float, ...]
 ) -> None:
     """An hour older than the newest ones, or older than a longer window: they get a 500, and are set aside for good."""
     (tmp_path / "train.py").write_text(RUN)
     for number, hours in enumerate(ages):
-        python("train.py", hours, f"stat{number}")
+        run("train.py", hours, f"stat{number}", fresh=True)
         refused = hours == ages[-1]
         command = ("-m", "monitel", "replay", "spool", "--endpoint", f"{prometheus.url}/api/v1/otlp")
-        result = python(*command, returncode=int(refused)).stdout.splitlines()[-1]
+        result = run(*command, returncode=int(refused)).stdout.splitlines()[-1]
         expected = (
             "refused for their age, and set aside in the spool: 3" if refused else "delivered 3 items from 1 spool"
         )

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.integration.conftest import ROOT, Python
+from tests.support.paths import EXAMPLES, ROOT
+from tests.support.scripts import Run
 from tests.unit.console.made_processes import HOSTILE, START, S, curve, ended, late_ranks, made_run
 
 from monitel.console.job import jobs_of
@@ -64,9 +65,9 @@ PICTURE = ROOT / "build" / "pictures" / "report.png"
 MOST_BYTES = 100_000  # README shows it
 
 
-def test_first_screen_of_the_demo(browser: Chrome, python: Python, tmp_path: Path) -> None:
+def test_first_screen_of_the_demo(browser: Chrome, run: Run, tmp_path: Path) -> None:
     """Verdict, time and loss, with the last value. The picture is kept, in ``build/pictures``."""
-    python(ROOT / "docs" / "examples" / "train_char_model.py", "--seconds", 15)
+    run(EXAMPLES / "train_char_model.py", "--seconds", 15, fresh=True)
     (folder,) = tmp_path.glob("monitel-runs/monitel-demo-*-1")
     (ran,) = (each for each in read_curves((folder / "curves.json").read_bytes()) if each.name == "loss.mean")
     browser.get((folder / "report.html").as_uri())

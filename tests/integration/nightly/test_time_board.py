@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import DEADLINE, ROOT
 from tests.integration.services import sixty_times_faster
 from tests.integration.stack.boards import board
 from tests.integration.stack.filling import Store, filled, store
+from tests.support.inbox import DEADLINE
+from tests.support.paths import ROOT
 
 TOLERANCE = 0.01  # of the run
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import ROOT
 from tests.processes.console.jobs import IS_LATE, WAITS, loop, ranks
 from tests.processes.console.tmux import Terminal, needs_tmux, terminal
+from tests.support.paths import ROOT
 
 pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
 pytestmark = needs_tmux

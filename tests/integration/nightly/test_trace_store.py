@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tests.integration.conftest import ROOT, Python
-from tests.integration.services import DEADLINE, Program, free_port, launched
+from tests.integration.services import Program, free_port, launched
+from tests.support.inbox import DEADLINE
+from tests.support.paths import ROOT
+from tests.support.scripts import Run
 from tests.support.spools import cat
 
 RANKS, STEPS = 2, 4
@@ -125,20 +127,20 @@ def value_of(value: Mapping[str, Any]) -> Any:
     return [value_of(each) for each in found["values"]] if kind == "array_value" else found
 
 
-def test_spans_of_two_ranks_are_found_by_query(store: Store, python: Python, tmp_path: Path) -> None:
+def test_spans_of_two_ranks_are_found_by_query(store: Store, run: Run, tmp_path: Path) -> None:
     """By the id of the run: each span once, with ids, parent, name, attributes, status, and times to the nanosecond."""
     run_id, only_traces = str(tmp_path), {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     for rank in range(RANKS):
-        python("-c", JOB, STEPS, environment=launched(run_id, rank, RANKS, **only_traces))
+        run("-c", JOB, STEPS, env=launched(run_id, rank, RANKS, **only_traces))
     truth = [Span(**{name: getattr(each, name) for name in Span._fields}) for each in cat(tmp_path / "spool").spans]
     assert STEPS * (RANKS * SPANS_PER_RANK + 1) == len(truth)
     endpoint = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{store.url}/v1/traces"}
     headers = {"OTEL_EXPORTER_OTLP_TRACES_HEADERS": store.headers}
-    python("-m", "monitel", "replay", "spool", environment={**os.environ, **endpoint, **headers})
-    run = f"tag.`training.run.id` = '{run_id}'"
-    assert sorted(truth) == sorted(store.spans(run))
+    run("-m", "monitel", "replay", "spool", env={**endpoint, **headers})
+    of_run = f"tag.`training.run.id` = '{run_id}'"
+    assert sorted(truth) == sorted(store.spans(of_run))
     failed = {each.trace_id for each in truth if (each.name, each.status) == ("all_reduce", ERROR)}
     assert STEPS == len(failed)
-    by_status = store.spans(f"{run} AND span.name = 'all_reduce' AND span.status = 'ERROR'")
+    by_status = store.spans(f"{of_run} AND span.name = 'all_reduce' AND span.status = 'ERROR'")
     assert failed == {each.trace_id for each in by_status}
-    assert [] == store.spans(f"{run} AND span.name = 'forward' AND span.status = 'ERROR'")
+    assert [] == store.spans(f"{of_run} AND span.name = 'forward' AND span.status = 'ERROR'")

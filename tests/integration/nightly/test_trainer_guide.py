@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import ROOT, Stack
-from tests.integration.services import DEADLINE, run_python
+from tests.integration.conftest import Stack
+from tests.support.inbox import DEADLINE
+from tests.support.paths import EXAMPLES, ROOT
+from tests.support.scripts import Run
 
 pytestmark = pytest.mark.skipif(find_spec("transformers") is None, reason="pip install torch transformers accelerate")
 
 PAGE = ROOT / "docs" / "how-to" / "trainers.md"
-SCRIPT = ROOT / "docs" / "examples" / "train_transformers.py"
+SCRIPT = EXAMPLES / "train_transformers.py"
 STEPS, BATCH_SIZE, LENGTH = 1500, 16, 32
 SECONDS = 6  # of a rate; the guide's job is longer, and so is its time of a rate
 
@@ -53,11 +55,11 @@ def true_rate(stack: Stack, times: list[float], at: float) -> float:
     return BATCH_SIZE * (bisect_right(times, last) - bisect_right(times, first)) / (last - first)
 
 
-def test_each_query_gives_the_true_number(stack: Stack, tmp_path: Path) -> None:
+def test_each_query_gives_the_true_number(stack: Stack, run: Run, tmp_path: Path) -> None:
     """Loss, step, samples, throughput within 2 %, and the duration of a step."""
     environment = {**stack.environment, "HF_HUB_OFFLINE": "1", "OTEL_METRIC_EXPORT_INTERVAL": "250"}
     job = ("-c", NOTING, SCRIPT, "--steps", STEPS, "--run-dir", "run")
-    done = run_python(tmp_path, *job, environment=environment, timeout=3 * DEADLINE)
+    done = run(*job, env=environment, timeout=3 * DEADLINE, fresh=True)
     times: list[float] = json.loads(done.stdout.splitlines()[-1])
     history: list[dict[str, Any]] = json.loads((tmp_path / "run" / "trainer_state.json").read_text())["log_history"]
     losses, evaluations = ([each[name] for each in history if name in each] for name in ("loss", "eval_loss"))

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from threading import Event as Signal
 from typing import Any, NamedTuple
 
-from tests.integration.conftest import DEADLINE
+from tests.integration.conftest import COMPOSE
 from tests.integration.services import sixty_times_faster
-from tests.integration.stack.filling import COMPOSE, Store, filled
+from tests.integration.stack.filling import Store, filled
+from tests.support.inbox import DEADLINE
 
 FOLDER = COMPOSE / "grafana" / "dashboards"
 

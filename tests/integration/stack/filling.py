@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.integration.conftest import ROOT, Prometheus
-from tests.integration.services import DEADLINE, Program, free_port, launched, sixty_times_faster
+from tests.integration.conftest import COMPOSE, NATIVE_HISTOGRAMS, Prometheus, prometheus_program
+from tests.integration.services import launched, sixty_times_faster
+from tests.support.inbox import DEADLINE
 
-COMPOSE = ROOT / "compose"
 #: The names of the rule files that the Prometheus of the stack loads.
 RULE_FILES = re.findall(r"\w+\.yml", re.findall(r"(?m)^rule_files: (.*)", (COMPOSE / "prometheus.yml").read_text())[0])
 
@@ -159,12 +159,11 @@ class Store(Prometheus):
         folder.mkdir(exist_ok=True)
         path, job = folder / "rank.py", Job()
         path.write_text(script)
-        own = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics", **variables}
         with ExitStack() as stack:
             stack.callback(job.end)
             for rank, words in arguments.items():
                 output = stack.enter_context((folder / f"{rank}.log").open("w"))
-                environment = launched(run, rank, len(arguments), **own)
+                environment = launched(run, rank, len(arguments), **self.variables, **variables)
                 job.begins.append(time.time())
                 job.ranks.append(
                     subprocess.Popen(
@@ -183,18 +182,10 @@ class Store(Prometheus):
 @contextmanager
 def store(backends: Path, folder: Path) -> Iterator[Store]:
     """Run a Prometheus as compose/ configures it, with its alerts, all of it sixty times as fast."""
-    url = f"http://127.0.0.1:{free_port()}"
     for name in ("prometheus.yml", *RULE_FILES):
         (folder / name).write_text(sixty_times_faster((COMPOSE / name).read_text()))
-    command = [
-        backends / "prometheus",
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={folder / 'tsdb'}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-        "--web.enable-otlp-receiver",
-        "--web.enable-remote-write-receiver",  # where requests of OTLP are sent that are to be rejected
-        "--enable-feature=native-histograms,exemplar-storage",
-        "--query.lookback-delta=5s",
-    ]
-    with Program(command, folder / "prometheus.log", f"{url}/-/ready"):
+    rejects = "--web.enable-remote-write-receiver"  # where requests of OTLP are sent that are to be rejected
+    options = (NATIVE_HISTOGRAMS, rejects, "--query.lookback-delta=5s")
+    url, program = prometheus_program(backends, folder, folder / "prometheus.yml", *options)
+    with program:
         yield Store(url)

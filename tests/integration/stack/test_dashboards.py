@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.conftest import ROOT
 from tests.integration.stack.boards import board, nodes, settle, unknown_labels
 from tests.integration.stack.filling import RATE, Store, filled, store
 from tests.support.checks import wait_until
+from tests.support.paths import EXAMPLES
 from tests.support.scripts import started
 
 BOARDS = ("overview", "time", "ranks", "waits", "pipeline")
-DEMO = ROOT / "docs" / "examples" / "train_char_model.py"
+DEMO = EXAMPLES / "train_char_model.py"
 
 # Empty by right: where all is well, nothing has ended and nothing was started again; and what only GPUs have, or
 # configure(system=True).
@@ -83,7 +83,7 @@ def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
         """Return the labels without a series, of all rules."""
         return {label for rule in rules for label in unknown_labels(prometheus, rule["query"])}
 
-    rules = [rule for group in prometheus.get("rules")["groups"] for rule in group["rules"]]
+    rules = prometheus.rules()
     wait_until(lambda: not unknown(), "rules group by labels that no series has")
     for rule in rules:
         for node in nodes(prometheus.get("parse_query", query=rule["query"])):
@@ -200,9 +200,7 @@ def test_the_demo_is_shown(backends: Path, tmp_path: Path) -> None:
     with store(backends, tmp_path) as prometheus:
         ranks = board("ranks", prometheus)
         of_stages = {each["title"] for each in ranks.content["panels"] if "training:" in json.dumps(each)}
-        endpoint = f"{prometheus.url}/api/v1/otlp/v1/metrics"
-        own = {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "250"}
-        own["MONITEL_DISTRIBUTIONS"] = "both"
+        own = {**prometheus.variables, "OTEL_METRIC_EXPORT_INTERVAL": "250", "MONITEL_DISTRIBUTIONS": "both"}
         with started(tmp_path, DEMO, "--seconds=60", "--hidden=32", env=own, fresh=True):
             for name in BOARDS:
                 settle(board(name, prometheus), EMPTY | of_stages)
