@@ -37,7 +37,7 @@ class GrpcAnswer(Answer):
 
 
 class GrpcReceiver(Inbox):
-    """A gRPC server on 127.0.0.1, with TLS if it has credentials; use it as a context manager."""
+    """A gRPC server on 127.0.0.1, with TLS if it has credentials."""
 
     protocol = "grpc"
 
@@ -45,7 +45,6 @@ class GrpcReceiver(Inbox):
         self, port: int = 0, credentials: grpc.ServerCredentials | None = None, compression: Any = None
     ) -> None:
         super().__init__()
-        self.failures: list[BaseException] = []
         self._pool = ThreadPoolExecutor(16)
         handlers = [_handler(self, *names) for names in _SERVICES.items()]
         options = [("grpc.so_reuseport", 0)]
@@ -56,17 +55,9 @@ class GrpcReceiver(Inbox):
         self.url = f"{'https' if credentials else 'http'}://{self.address}"
         self._server.start()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         assert self._server.stop(None).wait(DEADLINE)
         self._pool.shutdown()
-        if self.failures:
-            raise AssertionError("the receiver failed") from self.failures[0]
-
-    def __enter__(self) -> GrpcReceiver:  # noqa: PYI034  typing.Self is 3.11's
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.close()
 
 
 def _handler(receiver: GrpcReceiver, signal: str, service: str) -> Any:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import zip_longest
 from threading import Condition
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from tests.support.validity.envelope import LEVELS
 
 Number = int | float
+OwnInbox = TypeVar("OwnInbox", bound="Inbox")
 Rule = Callable[["Request"], "Answer | None"]
 
 CUMULATIVE = 2  # aggregation temporality
@@ -114,7 +115,7 @@ class Span:
 
 
 class Inbox:
-    """Requests in order of arrival, over any transport, and the answers that a test has prepared.
+    """Requests in order of arrival, over any transport, and the answers that a test has prepared; a context manager.
 
     ``points()``, ``records()`` and ``spans()`` return the content of accepted requests (see :attr:`Answer.takes`).
     """
@@ -124,10 +125,26 @@ class Inbox:
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
+        self.failures: list[BaseException | None] = []  # of the server
         self._changed = Condition()
         self._script: dict[str, deque[Answer]] = {}
         self._rules: list[Rule] = []
         opened.append(self)
+
+    def __enter__(self: OwnInbox) -> OwnInbox:  # noqa: PYI019  typing.Self is 3.11's
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.stop()
+        if self.failures:
+            raise AssertionError("the receiver failed") from self.failures[0]
+
+    def stop(self) -> None:
+        """End the server."""
+        raise NotImplementedError
 
     def answer(self, signal: str, *answers: Answer) -> None:
         self._script.setdefault(signal, deque()).extend(answers)
