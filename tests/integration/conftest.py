@@ -122,8 +122,9 @@ class Stack:
     receiver: Receiver
 
     @property
-    def environment(self) -> dict[str, str]:
-        return {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint}
+    def variables(self) -> dict[str, str]:
+        """The variable of a job that sends everything here."""
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint}
 
 
 def prometheus_program(backends: Path, folder: Path, config: Path, *options: str) -> tuple[str, Program]:

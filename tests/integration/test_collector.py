@@ -21,7 +21,7 @@ def test_each_window_event_and_span_is_stored(
     Each event is in the span of its epoch, and launchers' variables are in the resource of series and events.
     """
     endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "RANK": "3", "WORLD_SIZE": "8"}
-    run = train(tmp_path, environment={**os.environ, **endpoint})
+    run = train(tmp_path, env=endpoint)
     check(prometheus, run)
     assert f"exported {len(run.windows)} windows and numbers, 6 events" in run.stderr
     check_events(loki, run)
@@ -41,7 +41,7 @@ def test_an_offline_run_is_replayed(
     collector: str, prometheus: Prometheus, loki: Loki, run: Run, tmp_path: Path
 ) -> None:
     """Afterwards all of it is stored at the times when it happened, and the spool is gone."""
-    trained = train(tmp_path, environment=os.environ)
+    trained = train(tmp_path)
     assert "delivered" in run("-m", "monitel", "replay", "spool", "--endpoint", collector).stdout
     check(prometheus, trained)
     check_events(loki, trained)
@@ -52,7 +52,7 @@ def test_the_collector_reads_what_cat_prints(
     collector: str, prometheus: Prometheus, loki: Loki, run: Run, tmp_path: Path
 ) -> None:
     """Each line, posted as it is, is a JSON request that the Collector takes and forwards."""
-    trained = train(tmp_path, environment=os.environ)
+    trained = train(tmp_path)
     paths = {"resourceMetrics": "metrics", "resourceLogs": "logs", "resourceSpans": "traces"}
     for line in run("-m", "monitel", "cat", "spool").stdout.splitlines():
         (kind,) = json.loads(line)

@@ -25,8 +25,8 @@ def test_everything_is_stored_after_an_outage(
 ) -> None:
     """Each window and each event is there once, with its values, each span too, and nothing was dropped."""
     break_it, mend_it = fault(stack.programs[service], kind)
-    environment = {**stack.environment, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # a pause need not last longer than 10 s
-    with training(tmp_path, environment) as under_way:
+    env = {**stack.variables, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # a pause need not last longer than 10 s
+    with training(tmp_path, env) as under_way:
         under_way.until(lambda: arrived(stack, loki), "nothing has arrived")
         break_it()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -88,9 +89,9 @@ class Run:
         return cls(**json.loads(stdout.splitlines()[-1]), stderr=stderr)
 
 
-def train(folder: Path, *, epochs: int = 6, environment: Mapping[str, str]) -> Run:
-    """Train in a folder, to the end, which must be a good one."""
-    with _started(folder, str(epochs), environment) as process:
+def train(folder: Path, *, epochs: int = 6, env: Mapping[str, str] | None = None) -> Run:
+    """Train in a folder with further variables, to the end, which must be a good one."""
+    with _started(folder, str(epochs), env) as process:
         stdout, _ = process.communicate(timeout=DEADLINE)
     return _ended(process, stdout, folder)
 
@@ -124,19 +125,19 @@ class Training:
 
 
 @contextmanager
-def training(folder: Path, environment: Mapping[str, str]) -> Iterator[Training]:
-    with _started(folder, "told", environment) as process:
+def training(folder: Path, env: Mapping[str, str]) -> Iterator[Training]:
+    with _started(folder, "told", env) as process:
         yield Training(process, folder)
 
 
 @contextmanager
-def _started(folder: Path, how_long: str, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _started(folder: Path, how_long: str, env: Mapping[str, str] | None) -> Iterator[subprocess.Popen[str]]:
     (folder / "train.py").write_text(TRAIN)
     with (folder / "stderr").open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "train.py", how_long],
             cwd=folder,
-            env=dict(environment),
+            env={**os.environ, **(env or {})},
             text=True,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

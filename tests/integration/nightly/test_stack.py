@@ -81,6 +81,11 @@ def stack(environment: dict[str, str], command: list[str]) -> Iterator[Stack]:
         subprocess.run(remove, env=environment, capture_output=True, timeout=60, check=True)
 
 
+def endpoint(environment: dict[str, str]) -> dict[str, str]:
+    """Return the variable of a job that sends everything to the stack."""
+    return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
+
+
 def listening(port: str) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", int(port))) == 0
@@ -94,8 +99,7 @@ def test_up_look_and_down(stack: Stack, environment: dict[str, str], tmp_path: P
     assert f"OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:{environment['OTLP_HTTP_PORT']} make demo" in printed
     assert prometheus.url in printed
     assert loki.url in printed
-    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
-    run = train(tmp_path, environment={**os.environ, **endpoint})
+    run = train(tmp_path, env=endpoint(environment))
     assert {} == run.dropped
     assert "30d or 8GiB" == prometheus.get("status/runtimeinfo")["storageRetention"]
     check(prometheus, run)
@@ -120,14 +124,13 @@ def test_events_are_in_the_log_of_the_collector_without_loki(
     environment["MONITEL_BACKENDS"] = str(folder)
     assert f"there is no program loki in the folder MONITEL_BACKENDS={folder}" in stack("up").stdout
     assert not listening(environment["LOKI_PORT"])
-    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
-    run = train(tmp_path, epochs=2, environment={**os.environ, **endpoint})
+    run = train(tmp_path, epochs=2, env=endpoint(environment))
     log = (data_folder(tmp_path) / "otelcol.log").read_text()
     assert 2 == log.count("EventName: checkpoint") == len(run.events)
     environment["MONITEL_BACKENDS"] = backends
     assert stack("up").stdout.startswith("otelcol has ended\n")
     loki = Loki(f"http://127.0.0.1:{environment['LOKI_PORT']}", '{service_name="train"}')
-    check_events(loki, train(tmp_path, epochs=2, environment={**os.environ, **endpoint}))
+    check_events(loki, train(tmp_path, epochs=2, env=endpoint(environment)))
     assert [f"{name} has ended" for name in ("otelcol", "loki", "prometheus")] == stack("down").stdout.splitlines()
 
 

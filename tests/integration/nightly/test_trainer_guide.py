@@ -57,7 +57,7 @@ def true_rate(stack: Stack, times: list[float], at: float) -> float:
 
 def test_each_query_gives_the_true_number(stack: Stack, run: Run, tmp_path: Path) -> None:
     """Loss, step, samples, throughput within 2 %, and the duration of a step."""
-    environment = {**stack.environment, "HF_HUB_OFFLINE": "1", "OTEL_METRIC_EXPORT_INTERVAL": "250"}
+    environment = {**stack.variables, "HF_HUB_OFFLINE": "1", "OTEL_METRIC_EXPORT_INTERVAL": "250"}
     job = ("-c", NOTING, SCRIPT, "--steps", STEPS, "--run-dir", "run")
     done = run(*job, env=environment, timeout=3 * DEADLINE, fresh=True)
     times: list[float] = json.loads(done.stdout.splitlines()[-1])

@@ -52,22 +52,8 @@ NAMES = [
 texts = st.one_of(
     st.sampled_from(
         [
-            *(
-                "",
-                " ",
-                "true",
-                "none",
-                "gzip",
-                "http/protobuf",
-                "grpc",
-                "delta",
-                "a=b",
-                "a=b,c",
-                "=",
-                ",,",
-                "a=%ff",
-                "*",
-            ),
+            *("", " ", "true", "none", "gzip", "http/protobuf", "grpc", "delta"),
+            *("a=b", "a=b,c", "=", ",,", "a=%ff", "*"),
             *("always_off", "parentbased_traceidratio", "process,monitel", "1_000", "\u0661\u0662", "1e999", "-0"),
             *("9" * 5000, "x" * 20_000, "/dev/null", "~"),
         ]

@@ -1,31 +1,23 @@
 """Producers that are faster than the encoder: metrics are sent, drops are counted at once, memory stays bounded."""
 
 import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from itertools import count, pairwise
-from threading import Event, Thread
 
 import pytest
 from tests.support.checks import in_time, limit
 from tests.support.inbox import DEADLINE, Answer
 from tests.support.pipelines import Start, check_accounts
-from tests.support.producers import checked_continuously
+from tests.support.producers import checked_continuously, record_ranges, repeating
 from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT
-from monitel.profiler import record_function
 from monitel_otlp.export import engine
 
 INTERVAL = 0.25
 LATE = 1.5  # seconds between two metrics requests, with a margin for other tests on the same machine
 BURST = 12  # duration of a burst in metrics requests
-
-
-def _end_range(number: int) -> None:
-    with record_function(f"range {number}"):
-        pass
 
 
 def _close_window(number: int) -> None:
@@ -36,31 +28,9 @@ def _close_window(number: int) -> None:
 
 PRODUCERS: dict[str, tuple[str, Callable[[int], object]]] = {
     "events": ("logs", lambda number: monitel.emit("event", number=number)),
-    "ranges": ("traces", _end_range),
+    "ranges": ("traces", lambda number: record_ranges(f"range {number}")),
     "windows": ("metrics", _close_window),
 }
-
-
-@contextmanager
-def producing(produce: Callable[[int], object]) -> Iterator[list[int]]:
-    """Produce in a thread as fast as possible; at the end of the block the list holds the number of items."""
-    stop, produced = Event(), list[int]()
-
-    def run() -> None:
-        for number in count():
-            if stop.is_set():
-                produced.append(number)
-                return
-            produce(number)
-
-    thread = Thread(target=run, daemon=True)
-    thread.start()
-    try:
-        yield produced
-    finally:
-        stop.set()
-        thread.join(DEADLINE)
-    assert produced
 
 
 def wait_for_metrics(receiver: Receiver, metric: bytes, requests: int) -> list[float]:
@@ -84,7 +54,13 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
     monitel.counter("alive").add(1)
     if backend == "away":
         receiver.rule(lambda request: Answer(503) if request.signal == signal else None)
-    with producing(produce) as produced, checked_continuously(pipeline) as checks:
+    numbers = count()
+
+    def produce_many() -> None:
+        for _ in range(100):
+            produce(next(numbers))
+
+    with repeating(produce_many), checked_continuously(pipeline) as checks:
         metric = b"stat" if kind == "windows" else b"alive"  # a burst of windows may drop the oldest readings
         arrivals = wait_for_metrics(receiver, metric, BURST)
         seen = [pipeline.account()[signal]]
@@ -94,7 +70,7 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
     assert seen[0].recorded < seen[1].recorded
     assert len(checks) > 100
     account = pipeline.account()[signal]
-    assert produced[0] == account.recorded
+    assert next(numbers) == account.recorded
     if account.dropped:
         assert {"queue_full", "spool_full"} >= set(account.dropped)
         assert seen[1].lost
