@@ -248,7 +248,7 @@ def _prune(ledgers: Folder, existing: list[str]) -> None:
             break
 
 
-def stored_runs(root: Path, problems: list[str], *, check: bool = False) -> Iterator[tuple[Folder, History]]:
+def stored_runs(root: Path, problems: list[str]) -> Iterator[tuple[Folder, History]]:
     """Yield the folder and the history of each run below the folder of spools, without locking or changing anything.
 
     So it does for a folder of runs that :func:`monitel.start` has begun. A message is added to the problems for each
@@ -258,10 +258,10 @@ def stored_runs(root: Path, problems: list[str], *, check: bool = False) -> Iter
     for parent, is_run in ((root / LEDGERS, _is_ledger), (root, is_started)):
         path = parent
         try:
-            with closing(Folder.open(parent, check=check)) as folders:
+            with closing(Folder.open(parent, check=False)) as folders:
                 for path in sorted(filter(is_run, (parent / each for each in folders.names()))):
                     try:
-                        with closing(Folder.open(path, check=check)) as folder:
+                        with closing(Folder.open(path, check=False)) as folder:
                             yield folder, decode(folder.read(FILE, LIMIT_BYTES + 1))
                     except FileNotFoundError:
                         continue  # nothing is written yet, or the run was removed
