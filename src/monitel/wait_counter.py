@@ -132,8 +132,9 @@ class _WaitCounterTracker:
     fifth of the time of a wait; it is for what is called, and for a CPython without the GIL.
     """
 
-    __slots__ = ("_start_ns", "_waits")
+    __slots__ = ("_number", "_start_ns", "_waits")
     _waits: _Waits
+    _number: int  # its id, once it has been entered: each call of id() is a twentieth of a wait
     _start_ns: int | None
 
     def __new__(cls) -> _WaitCounterTracker:  # noqa: PYI034  typing.Self is 3.11's
@@ -144,7 +145,8 @@ class _WaitCounterTracker:
             return
         if self._start_ns is not None:
             self.__exit__()
-        key, thread = id(self), get_ident()
+        key = self._number = id(self)
+        thread = get_ident()
         start_ns = clock.monotonic_ns()
         self._start_ns = start_ns  # no call until the wait is there
         self._waits.in_flight[key] = thread, start_ns
@@ -165,7 +167,7 @@ class _WaitCounterTracker:
         # No *exception: to make its tuple takes as long as to read the clock.
         if self._start_ns is None:  # it has ended, or it has not begun, while torch.compile traces
             return
-        key, waits, left = id(self), self._waits, _left
+        key, waits, left = self._number, self._waits, _left
         in_flight = waits.in_flight
         if left is not None and key in in_flight:
             with _lock:
