@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
 from tests.support.checks import Warned, warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start
@@ -138,6 +139,17 @@ def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFix
     failed = {each.counter.name: each.total for each in monitel.counters()}["monitel.otel.failed"]
     assert 2 + 3 * 3 <= failed  # two windows with a count; numbers, events and ranges; the run's own events
     caplog.clear()  # the traceback has the Stats
+
+
+def test_provider_that_refuses_a_fold_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither uninstall(), which writes the fold, nor the block around it raises; the failure is counted."""
+    traces = Mock()
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("mine").start_span("first")
+    traces.get_tracer.return_value.start_span.side_effect = [span, LookupError]
+    with monitel_otel.install(tracer_provider=traces, spans={"budget": 1}):
+        record_ranges("first", "folded")
+    assert 2 == traces.get_tracer.return_value.start_span.call_count
+    assert 1 == len(warnings_with(caplog, "a provider of the application failed"))
 
 
 def test_window_after_the_shutdown_of_the_provider_is_lost_with_one_warning(warned: Warned) -> None:

@@ -65,22 +65,16 @@ class Spans(Ranges[_Started]):
         outside = get_current() if parent is None else set_span_in_context(parent.span)
         name = escape_surrogates(began.name) or "unnamed"
         step: dict[str, Attribute] = {} if began.step is None else {"training.step": began.step}
-        span: Span = INVALID_SPAN
-        try:
-            span = self._tracer.start_span(
-                name, outside, attributes={**step, **of_track(began.track)}, start_time=began.start_ns
-            )
-        except Exception:
-            count_failure()
+        span = self._start_span(name, outside, {**step, **of_track(began.track)}, began.start_ns)
         return _Started(period, around, span, outside)
 
     def _end(self, ended: Range, opened: _Started, end_ns: int) -> None:
-        if ended.args is not None:
-            opened.span.set_attributes(attributes_of_args(ended.name, ended.args))
-        if ended.error_type is not None:
-            opened.span.set_attribute("error.type", escape_surrogates(ended.error_type))
-            opened.span.set_status(Status(StatusCode.ERROR))
         try:
+            if ended.args is not None:
+                opened.span.set_attributes(attributes_of_args(ended.name, ended.args))
+            if ended.error_type is not None:
+                opened.span.set_attribute("error.type", escape_surrogates(ended.error_type))
+                opened.span.set_status(Status(StatusCode.ERROR))
             opened.span.end(end_ns)
         except Exception:
             count_failure()
@@ -96,10 +90,19 @@ class Spans(Ranges[_Started]):
             has_parent = get_current_span(first.outside).get_span_context().is_valid
             context = first.outside if has_parent else set_span_in_context(first.span)
             step = {} if period.step is None else {"training.step": period.step}
-            attributes = {**fold.attributes, **step}
-            self._tracer.start_span(fold.name, context, attributes=attributes, start_time=fold.start_ns).end(
-                fold.end_ns
-            )
+            span = self._start_span(fold.name, context, {**fold.attributes, **step}, fold.start_ns)
+            try:
+                span.end(fold.end_ns)
+            except Exception:
+                count_failure()
+
+    def _start_span(self, name: str, context: Context, attributes: dict[str, Attribute], start_ns: int) -> Span:
+        """Start a span; if the provider fails, return one that records nothing."""
+        try:
+            return self._tracer.start_span(name, context, attributes=attributes, start_time=start_ns)
+        except Exception:
+            count_failure()
+            return INVALID_SPAN
 
 
 def attributes_of_args(name: str, args: Any) -> dict[str, Attribute]:
