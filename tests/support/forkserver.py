@@ -57,11 +57,8 @@ class Forked(subprocess.Popen[str]):
         self._child_created = True
 
     def _internal_poll(self, *_: Any, **__: Any) -> int | None:
-        if self.returncode is None:
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._status, selectors.EVENT_READ)
-                if selector.select(0):
-                    self._try_wait(0)
+        with suppress(subprocess.TimeoutExpired):
+            self._wait(0)
         return self.returncode
 
     def _wait(self, timeout: float | None) -> int:

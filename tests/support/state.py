@@ -121,25 +121,24 @@ class _State:
     def left(self) -> list[str]:
         for named in self._named:
             named.forget_new()
+        found = {
+            "a changed environment": _environment() != self._environment,
+            "a changed root logger": _logging() != self._logging,
+            "a changed handler of signals": [*map(signal.getsignal, _SIGNALS)] != self._signals,
+            "a before_flush function": len(before_flush._functions) > len(self._functions),
+        }
+        return [*self._named_left(), *(words for words, is_left in found.items() if is_left)]
+
+    def _new_handlers(self) -> list[tuple[ModuleType, Any]]:
         return [
-            *self._named_left(),
-            *(
-                words
-                for words, is_left in (
-                    ("a changed environment", _environment() != self._environment),
-                    ("a changed root logger", _logging() != self._logging),
-                    ("a changed handler of signals", [*map(signal.getsignal, _SIGNALS)] != self._signals),
-                    ("a before_flush function", len(before_flush._functions) > len(self._functions)),
-                )
-                if is_left
-            ),
+            (package, handle)
+            for package, before in self._handlers
+            for handle in package.handlers._handlers
+            if handle not in before
         ]
 
     def _named_left(self) -> Iterator[str]:
-        for package, before in self._handlers:
-            for handle in package.handlers._handlers:
-                if handle not in before:
-                    yield f"the event handler {handle!r}"
+        yield from (f"the event handler {handle!r}" for _, handle in self._new_handlers())
         # Without the GIL, CPython 3.13 keeps all functions, classes and their closures once a thread has started.
         for package, known in self._stats if _GIL else ():
             rounds = 3  # a class is collected after its instances
@@ -156,10 +155,8 @@ class _State:
     def restore(self) -> None:
         for named in self._named:
             named.forget_new()
-        for package, before in self._handlers:
-            for handle in package.handlers._handlers:
-                if handle not in before:
-                    package.unregister_event_handler(handle)
+        for package, handle in self._new_handlers():
+            package.unregister_event_handler(handle)
         before_flush._functions[:] = self._functions
         root = logging.getLogger()
         root.handlers[:], root.level = [*self._logging[0], *filter(_is_of_pytest, root.handlers)], self._logging[1]

@@ -18,7 +18,6 @@ import monitel as installed
 _SWITCH = "MONITEL_NO_EXTENSIONS"
 _PURE_ONLY = os.environ.get(_SWITCH, "0") not in {"", "0"}
 _ACCUMULATORS = {"monitel.stats._window_c": "c", "monitel.stats._window_py": "py"}
-_DEADLINE = 60.0  # seconds, for actions that take a fraction of one
 
 
 def _twin_of(module: ModuleType) -> str:
@@ -188,7 +187,7 @@ def run_script(twin: str, tmp_path: Path) -> Callable[[str], list[str]]:
 
     def run_script(source: str) -> list[str]:
         path.write_text(_PRELUDE.format(accumulator=accumulator) + source, encoding="utf-8")
-        return Run(tmp_path)(path, env={_SWITCH: f"{twin == 'py':d}"}, timeout=_DEADLINE).stdout.splitlines()
+        return Run(tmp_path)(path, env={_SWITCH: f"{twin == 'py':d}"}).stdout.splitlines()
 
     return run_script
 

@@ -1,4 +1,4 @@
-"""Debian's Chromium with the driver that Debian builds from the same source."""
+"""Debian's Chromium with the driver that Debian builds from the same source, and the pictures of what it shows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.inbox import DEADLINE
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -17,6 +18,14 @@ FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--window-size=1280,986"),
 )
+PICTURES = ROOT / "build" / "pictures"
+MOST_BYTES = 100_000  # of a picture: README shows it
+
+
+def keep_picture(browser: Chrome, name: str) -> None:
+    PICTURES.mkdir(parents=True, exist_ok=True)
+    assert browser.save_screenshot(str(PICTURES / name))
+    assert MOST_BYTES > (PICTURES / name).stat().st_size
 
 
 @pytest.fixture

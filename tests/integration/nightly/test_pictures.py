@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.nightly.conftest import keep_picture
 from tests.integration.services import Program, free_port
 from tests.support.inbox import DEADLINE
-from tests.support.paths import EXAMPLES, ROOT
+from tests.support.paths import EXAMPLES
 from tests.support.scripts import Run
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 Colour = tuple[int, int, int]
 RUNS = {64: 7, 128: 10, 256: 16}  # width of the model, and the seconds in which each takes about as many steps
 TAGS = ["loss/mean{split=train}", "loss{split=val}", "model.gradient.norm/mean", "step.time/mean"]
-PICTURE = ROOT / "build" / "pictures" / "tensorboard.png"
-MOST_BYTES = 100_000  # README shows it
 PAGE = "index.html?darkMode=true&tagFilter=loss(.mean)?.split|norm.mean|step.time.mean&smoothing=0#timeseries"
 NEAR = 24  # of a colour's 255: curves have soft edges
 SETTINGS = """
@@ -83,6 +82,4 @@ def test_tensorboard_draws_the_demo(browser: Chrome, tensorboard: str) -> None:
     assert len(RUNS) == len(set(colours))
     for tag, chart in zip(TAGS, found(browser, "line-chart .series-view"), strict=True):
         wait.until(lambda _: drawn(chart, colours), f"{tag} is not drawn")  # noqa: B023  called here
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
-    assert browser.save_screenshot(str(PICTURE))
-    assert MOST_BYTES > PICTURE.stat().st_size
+    keep_picture(browser, "tensorboard.png")

@@ -168,10 +168,7 @@ def last(series: list[dict[str, Any]], *labels: str) -> Values:
 
 def shown(opened: Board, title: str, *labels: str, **choices: str) -> list[Values]:
     """Return the last values of each query of a panel, by these labels."""
-    variables = {**opened.variables(), **choices}
-    targets = opened.targets(title)
-    assert targets, title
-    return [last(opened._ask(target, variables), *labels) for target in targets]
+    return [last(series, *labels) for series in opened.shown(title, **choices)]
 
 
 def close(*values: Values) -> list[Any]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.paths import EXAMPLES, ROOT
+from tests.integration.nightly.conftest import keep_picture
+from tests.support.paths import EXAMPLES
 from tests.support.scripts import Run
 from tests.unit.console.made_processes import HOSTILE, START, S, curve, ended, late_ranks, made_run
 
@@ -61,8 +62,6 @@ FIRST_SCREEN = """
 return [...document.querySelectorAll("h2, figcaption, output, dd, figure span")].filter(
     each => each.getBoundingClientRect().bottom < innerHeight).map(each => each.textContent);
 """
-PICTURE = ROOT / "build" / "pictures" / "report.png"
-MOST_BYTES = 100_000  # README shows it
 
 
 def test_first_screen_of_the_demo(browser: Chrome, run: Run, tmp_path: Path) -> None:
@@ -75,11 +74,9 @@ def test_first_screen_of_the_demo(browser: Chrome, run: Run, tmp_path: Path) -> 
     assert TITLES == tuple(each for each in shown if each in TITLES)
     assert any(number(ran.last) in each for each in shown)
     assert [] == logged(browser)
-    PICTURE.parent.mkdir(parents=True, exist_ok=True)
     whole = {"width": 1280, "height": 980, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", whole)
-    assert browser.save_screenshot(str(PICTURE))
-    assert MOST_BYTES > PICTURE.stat().st_size
+    keep_picture(browser, "report.png")
 
 
 def logged(browser: Chrome) -> list[str]:

@@ -6,14 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.integration.nightly.conftest import PICTURES
 from tests.processes.console.jobs import IS_LATE, WAITS, loop, ranks
 from tests.processes.console.tmux import Terminal, needs_tmux, terminal
-from tests.support.paths import ROOT
 
 pytest.importorskip("textual", reason="the extra monitel[top] is not installed")
 pytestmark = needs_tmux
 
-PICTURES = ROOT / "build" / "pictures"
 WIDTH, HEIGHT = 160, 12
 
 

@@ -72,7 +72,9 @@ class Board:
         return (filled(target["expr"], choices) for _, target, choices in self._targets())
 
     def targets(self, title: str) -> list[dict[str, Any]]:
-        return [target for panel in self.content["panels"] if panel["title"] == title for target in panel["targets"]]
+        found = [target for panel in self.content["panels"] if panel["title"] == title for target in panel["targets"]]
+        assert found, title
+        return found
 
     def _targets(self) -> Iterator[tuple[dict[str, Any], dict[str, Any], dict[str, str]]]:
         """Each query to Prometheus with its panel and its choices; of repeated rows and panels, for each choice."""

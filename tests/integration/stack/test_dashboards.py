@@ -96,13 +96,12 @@ def test_stopped_processes_are_listed(prometheus: Store) -> None:
     opened = board("ranks", prometheus, "vision")
 
     def stopped() -> set[tuple[str, str]]:
-        (target,) = opened.targets("Processes that have stopped in the time shown")
-        found = [each["metric"] for each in opened._ask(target, opened.variables())]
-        return {(each["training_attempt"], each["training_rank"]) for each in found}
+        (series,) = opened.shown("Processes that have stopped in the time shown")
+        return {(each["metric"]["training_attempt"], each["metric"]["training_rank"]) for each in series}
 
     wait_until(lambda: {("0", "0"), ("1", "4")} == stopped(), "not the processes that have stopped are listed")
-    (target,) = opened.targets("The longest silences")
-    silences = {each["metric"]["training_rank"]: each["values"] for each in opened._ask(target, opened.variables())}
+    (series,) = opened.shown("The longest silences")
+    silences = {each["metric"]["training_rank"]: each["values"] for each in series}
     assert all(0 <= float(silences[rank][-1][1]) < 5 for rank in "0123")
 
 
@@ -135,18 +134,16 @@ def test_values_are_joined_with_their_steps(prometheus: Store) -> None:
 def test_all_samples_are_shown(prometheus: Store) -> None:
     """One rank of five takes three times as long: p99 is its steps, and the heat map, one series, has all of them."""
     opened = board("overview", prometheus, "vision")
-    (cells,) = opened.targets("$histogram, heat map")
-    percentiles = {each["legendFormat"].split()[-1]: each for each in opened.targets("$histogram, percentiles")}
-    variables = opened.variables()
-    assert {"p50", "p90", "p99"} == set(percentiles)
+    legends = [each["legendFormat"].split()[-1] for each in opened.targets("$histogram, percentiles")]
+    assert ["p99", "p90", "p50"] == legends
 
     def shown() -> bool:
         """Return True if the newest percentiles differ, and the newest column has samples of both kinds of ranks."""
-        found = {name: opened._ask(target, variables) for name, target in percentiles.items()}
-        columns = opened._ask(cells, variables)
-        if not columns or not all(found.values()):
+        found = opened.shown("$histogram, percentiles")
+        (columns,) = opened.shown("$histogram, heat map")
+        if not columns or not all(found):
             return False
-        p50, p90, p99 = (float(found[name][0]["values"][-1][1]) for name in ("p50", "p90", "p99"))
+        p99, p90, p50 = (float(each[0]["values"][-1][1]) for each in found)
         (column,) = columns
         samples = [(float(low), float(count)) for _, low, _, count in column["histograms"][-1][1]["buckets"]]
         quick = sum(count for low, count in samples if low < 0.08)

@@ -32,6 +32,8 @@ from typing import NamedTuple
 from tests.nightly.kills.checker import Arrival, ProcessId, compare, decode
 from tests.nightly.kills.history import read_history
 from tests.nightly.kills.job import THREADS, Job, kill_at_line
+from tests.support.inbox import TEMPORALITY
+from tests.support.receiver import MESSAGES
 
 import monitel
 import monitel_otlp
@@ -50,8 +52,7 @@ _REPEATS = 1  # requests of a signal: one was being sent
 _KILLS_PER_REPEAT = 6  # jobs deliver what dead jobs have left, and a killed one was perhaps sending a request of them
 _CERTAIN_NS = 1_500_000_000  # a process that was configured so long ago has a record for certain
 _DROPPED = re.compile(r"dropped .*\bexit [0-9]")  # in the summary of an exit
-_TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
-_SIGNALS = ("metrics", "logs", "traces")
+_SIGNALS = (*MESSAGES,)
 _HEAD = struct.Struct("=B?I")  # signal, whether it was answered, length of the body
 _PROBLEMS = 100  # that are printed
 
@@ -234,7 +235,7 @@ class Batch:
             busy=rng.random() < 0.1,
             lines=int(10 ** rng.uniform(2.0, 5.0)) if rng.random() < 0.3 else 0,
             disk_after_s=rng.choice((60.0, 60.0, 0.05)),
-            environment={_TEMPORALITY: rng.choice(("cumulative", "delta"))},
+            environment={TEMPORALITY: rng.choice(("cumulative", "delta"))},
             options={
                 "endpoint": self._backend.url,
                 "spool_dir": str(self._spool),

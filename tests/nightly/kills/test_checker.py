@@ -10,14 +10,13 @@ from tests.nightly.kills.campaign import Backend, start
 from tests.nightly.kills.checker import Arrival, ProcessId, compare, decode
 from tests.nightly.kills.history import History, read_history
 from tests.nightly.kills.job import Job
+from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import MESSAGES
 
 Change = Callable[[Any], object]
 Arrivals = list[Arrival]
 
-_SIGNALS = ("metrics", "logs", "traces")
 _KINDS = {"tile0", "tile1", "tile2", "short", "shared", "event", "number", "counter", "range"}
-_TEMPORALITY = "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE"
 
 
 class Healthy:
@@ -59,7 +58,7 @@ def healthy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def _live(folder: Path, temporality: str, life: float) -> Healthy:
     backend = Backend(folder / "arrivals")
     job = Job(folder, 1, 5, threads=2, kill_after=60.0, life=life, busy=True)
-    job.environment = {_TEMPORALITY: temporality, "MONITEL_BLACK_BOX_DIR": str(folder)}
+    job.environment = {TEMPORALITY: temporality, "MONITEL_BLACK_BOX_DIR": str(folder)}
     job.options = {"endpoint": backend.url, "spool_dir": str(folder / "spool"), "export_interval": 0.2, "spans": True}
     job.options["distributions"] = "both"
 
@@ -79,7 +78,7 @@ def test_healthy_job_has_no_problem(healthy: Healthy) -> None:
     assert _KINDS == healthy.kinds
 
 
-@pytest.mark.parametrize("signal", _SIGNALS)
+@pytest.mark.parametrize("signal", MESSAGES)
 def test_lost_or_doubled_request_is_found(healthy: Healthy, signal: str) -> None:
     """Any request that is missing; two that arrive again; one that arrives again with other times."""
     item = {"metrics": b"tile", "logs": b"event."}.get(signal, b"")
