@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -53,6 +54,11 @@ def launched(run: str, rank: object = 0, ranks: int = 1, **variables: str) -> di
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "MONITEL_"))}
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)} if rank != "" else {}
     return {**clean, "TORCHELASTIC_RUN_ID": run, "TORCHELASTIC_RESTART_COUNT": "0", **own, **variables}
+
+
+def start_python(folder: Path, *arguments: object, env: Mapping[str, str], **streams: Any) -> subprocess.Popen[str]:
+    """Start Python in a folder, with these variables only; ``streams`` are arguments of Popen."""
+    return subprocess.Popen([sys.executable, *map(str, arguments)], cwd=folder, env=env, text=True, **streams)
 
 
 def sixty_times_faster(text: str) -> str:

@@ -9,31 +9,23 @@ from tests.integration.services import Program
 from tests.integration.training import check, check_accounts, check_events, training
 
 
-def fault(program: Program, kind: str) -> tuple[Callable[[], None], Callable[[], None]]:
-    return {
-        "stop": (program.stop, program.start),
-        "kill": (program.kill, program.start),
-        "pause": (program.pause, program.resume),
-    }[kind]
-
-
 @pytest.mark.parametrize(
-    ("service", "kind"), [("otelcol", "kill"), ("otelcol", "pause"), ("prometheus", "stop"), ("loki", "pause")]
+    ("service", "disturb"),
+    [("otelcol", Program.kill), ("otelcol", Program.pause), ("prometheus", Program.stop), ("loki", Program.pause)],
 )
 def test_everything_is_stored_after_an_outage(
-    stack: Stack, loki: Loki, service: str, kind: str, tmp_path: Path
+    stack: Stack, loki: Loki, service: str, disturb: Callable[[Program], None], tmp_path: Path
 ) -> None:
     """Each window and each event is there once, with its values, each span too, and nothing was dropped."""
-    break_it, mend_it = fault(stack.programs[service], kind)
     env = {**stack.variables, "OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # a pause need not last longer than 10 s
     with training(tmp_path, env) as under_way:
         under_way.until(lambda: arrived(stack, loki), "nothing has arrived")
-        break_it()
+        disturb(stack.programs[service])
         try:
             under_way.go_on(4)
             under_way.until(lambda: "everything is kept" in under_way.stderr, "the outage was not noticed")
         finally:
-            mend_it()
+            stack.programs[service].restore()
         run = under_way.end()
     check_accounts(run)
     check(stack.prometheus, run)

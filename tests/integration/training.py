@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.conftest import Loki, Prometheus
+from tests.integration.services import start_python
 from tests.support.checks import wait_until
 from tests.support.inbox import DEADLINE
 
@@ -134,15 +134,8 @@ def training(folder: Path, env: Mapping[str, str]) -> Iterator[Training]:
 def _started(folder: Path, how_long: str, env: Mapping[str, str] | None) -> Iterator[subprocess.Popen[str]]:
     (folder / "train.py").write_text(TRAIN)
     with (folder / "stderr").open("w") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, "train.py", how_long],
-            cwd=folder,
-            env={**os.environ, **(env or {})},
-            text=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-        )
+        streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+        process = start_python(folder, "train.py", how_long, env={**os.environ, **(env or {})}, **streams)
     with process:
         try:
             yield process

@@ -2,13 +2,12 @@
 
 import signal
 import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from tests.integration.conftest import Loki
-from tests.integration.services import Program, launched
+from tests.integration.services import Program, launched, start_python
 from tests.support.checks import wait_until
 
 JOB = """\
@@ -97,14 +96,8 @@ def rank_of(run: str, rank: str, fault: str, url: str, folder: Path) -> subproce
     """Start a rank; one that is to be preempted gets SIGTERM. Its output is a line at most."""
     own = {"OTEL_RESOURCE_ATTRIBUTES": "service.namespace=space"}
     environment = launched(run, rank, 8, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/otlp/v1/logs", **own)
-    process = subprocess.Popen(
-        [sys.executable, "-c", JOB, fault],
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    process = start_python(folder, "-c", JOB, fault, env=environment, **streams)
     if fault == "wait":
         assert process.stdout is not None
         assert "waiting" in process.stdout.readline()

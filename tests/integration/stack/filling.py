@@ -7,7 +7,6 @@ the data shortens its durations as well (:func:`sixty_times_faster`), Prometheus
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.integration.conftest import COMPOSE, NATIVE_HISTOGRAMS, Prometheus, prometheus_program
-from tests.integration.services import launched, sixty_times_faster
+from tests.integration.services import launched, sixty_times_faster, start_python
 from tests.support.inbox import DEADLINE
 
 #: The names of the rule files that the Prometheus of the stack loads.
@@ -165,17 +164,8 @@ class Store(Prometheus):
                 output = stack.enter_context((folder / f"{rank}.log").open("w"))
                 environment = launched(run, rank, len(arguments), **self.variables, **variables)
                 job.begins.append(time.time())
-                job.ranks.append(
-                    subprocess.Popen(
-                        [sys.executable, path, *words],
-                        env=environment,
-                        cwd=folder,
-                        stdin=subprocess.PIPE,
-                        stdout=output,
-                        stderr=output,
-                        text=True,
-                    )
-                )
+                streams = {"stdin": subprocess.PIPE, "stdout": output, "stderr": output}
+                job.ranks.append(start_python(folder, path, *words, env=environment, **streams))
             yield job
 
 

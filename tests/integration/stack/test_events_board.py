@@ -1,15 +1,13 @@
 """The board of events and the annotations: each query to Loki, in a real Loki as the stack configures it."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from tests.integration.conftest import COMPOSE, Loki
-from tests.integration.services import Program, launched
+from tests.integration.services import Program, launched, start_python
 from tests.integration.stack.filling import filled
 from tests.support.inbox import DEADLINE
 
@@ -63,9 +61,8 @@ def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFact
         if namespace:
             own["OTEL_RESOURCE_ATTRIBUTES"] = f"service.namespace={namespace}"
         environment = launched(run, 0, 1, **own)
-        command = [sys.executable, "-c", JOB, "spool", *words]
-        done = subprocess.run(command, env=environment, cwd=folder, timeout=DEADLINE, check=False)
-        assert int(bool(words)) == done.returncode
+        with start_python(folder, "-c", JOB, "spool", *words, env=environment) as process:
+            assert int(bool(words)) == process.wait(DEADLINE)
     return EventsBoard(url)
 
 
