@@ -19,33 +19,27 @@ def stored(curves: Curves) -> list[Curve]:
     return read_curves(b"".join(curves.encode()))
 
 
-def curve(*numbers: tuple[int | None, float]) -> Curve:
+def curves_of(*numbers: tuple[int | None, float]) -> Curves:
+    """Return the curve of a loss with these steps and values."""
     curves, loss = Curves(), series()
-    for step, value in numbers:
-        curves.new.append((loss, step, value, ""))
-    return stored(curves)[0]
+    curves.new.extend((loss, step, value, "") for step, value in numbers)
+    curves.take()
+    return curves
+
+
+def curve(*numbers: tuple[int | None, float]) -> Curve:
+    return stored(curves_of(*numbers))[0]
 
 
 def steps(found: Curve) -> list[int]:
     return [each.step for each in found.points]
 
 
-def test_time_of_steps_has_a_place() -> None:
-    curves = Curves()
-    curves.new.extend((series(f"number {each}"), 1, 1.0, "") for each in range(1_000))
-    curves.take()
-    for made in (1, 2):
-        curves.note_steps(made, made * 10**9, made)
-    found = stored(curves)
-    assert (61, STEP_TIME, 1.0) == (len(found), found[-1].name, found[-1].last)
-
-
 def test_long_curve_has_few_points_with_all_numbers() -> None:
     """The means are those of all numbers, and no extreme is lost."""
     curves, loss = Curves(), series(split="train")
     for start in range(0, 200_000, 50_000):
-        for step in range(start, start + 50_000):
-            curves.new.append((loss, step, float(step == 777), ""))
+        curves.new.extend((loss, step, float(step == 777), "") for step in range(start, start + 50_000))
         curves.take()
     (found,) = stored(curves)
     assert ("loss", (("split", "train"),), 0.0) == (found.name, found.attributes, found.last)
@@ -85,13 +79,8 @@ def test_last_number_is_kept_as_it_is() -> None:
 
 def test_next_attempt_goes_on() -> None:
     """With the points of the one before up to its own first step, however often the file is read."""
-    first, second = Curves(), Curves()
-    for step in range(10):
-        first.new.append((series(), step, 1.0, ""))
-    first.take()
-    for step in range(5, 8):
-        second.new.append((series(), step, 2.0, ""))
-    second.take()
+    first = curves_of(*((step, 1.0) for step in range(10)))
+    second = curves_of(*((step, 2.0) for step in range(5, 8)))
     second.go_on(b"".join(first.encode()))
     second.go_on(b"".join(second.encode()))
     (found,) = stored(second)
@@ -107,26 +96,18 @@ def test_time_of_steps() -> None:
     for made, spent_s in ((10, 1), (20, 2), (20, 9), (30, 11)):
         curves.note_steps(made, spent_s * 10**9, made)
     (found,) = stored(curves)
-    assert (STEP_TIME, "s") == (found.name, found.unit)
+    assert (STEP_TIME, "s", 0.9) == (found.name, found.unit, found.last)
     assert [(20, 0.1), (30, 0.9)] == [(each.step, each.mean) for each in found.points]
 
 
-def test_number_of_curves_is_limited() -> None:
-    curves = Curves()
-    for number in range(100):
-        curves.new.append((series(f"layer {number}"), 1, 1.0, ""))
-    assert 60 == len(stored(curves))
-
-
 def test_losses_and_step_time_have_room_among_many_curves() -> None:
+    """The sixty curves include each loss, and the step time comes on top; of the other numbers, the last have no curve."""
     curves = Curves()
-    for number in range(70):
-        curves.new.append((series(f"layer {number}"), 1, 1.0, ""))
-    for end in ("", ".mean"):
-        curves.new.append((series("train/loss"), 1, 1.0, end))
+    curves.new.extend((series(f"layer {number}"), 1, 1.0, "") for number in range(1000))
+    curves.new.extend((series("train/loss"), 1, 1.0, end) for end in ("", ".mean"))
     curves.take()
-    curves.note_steps(1, 10**9, 1)
-    curves.note_steps(2, 2 * 10**9, 2)
+    for made in (1, 2):
+        curves.note_steps(made, made * 10**9, made)
     assert ["train/loss", "train/loss.mean", STEP_TIME] == [each.name for each in stored(curves)[58:]]
 
 
