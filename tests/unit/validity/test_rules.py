@@ -149,12 +149,19 @@ def counts(name: str, counts: list[int]) -> Break:
     return change
 
 
-def copied(sample: Sample, of: str, **fields: Any) -> Any:
+def copied(sample: Sample, of: str, name: str = "other", **fields: Any) -> Any:
+    """Add a copy of a metric of the later request under another name."""
     copy = sample.scope.metrics.add()
     copy.CopyFrom(sample.metric(of))
+    copy.name = name
     for field, value in fields.items():
         setattr(copy, field, value)
     return copy
+
+
+def new_count(sample: Sample) -> Any:
+    """Return the only point of a copy of the counter."""
+    return copied(sample, "loss.count").sum.data_points[0]
 
 
 def unordered(sample: Sample) -> None:
@@ -166,35 +173,27 @@ def unordered(sample: Sample) -> None:
 def upper_case(sample: Sample) -> None:
     """Add two names that differ in upper case only, and that Prometheus keeps apart by their units."""
     copied(sample, "loss.mean", name="Other", unit="s")
-    copied(sample, "loss.mean", name="other", unit="By")
+    copied(sample, "loss.mean", unit="By")
 
 
 _LATE = START_NS + 2 * SECOND_NS
 METRICS: dict[str, Break] = {
     "metric.name": lambda sample: copied(sample, "loss.mean", name="2 words"),
     "metric.twice": upper_case,
-    "metric.data": lambda sample: copied(sample, "size", name="other").ClearField("histogram"),
+    "metric.data": lambda sample: copied(sample, "size").ClearField("histogram"),
     "metric.changed": lambda sample: setattr(sample.metric("loss.mean"), "unit", "ms"),
     "metric.prometheus": lambda sample: copied(sample, "loss.mean", name="loss_mean"),
-    "metric.unit": lambda sample: copied(sample, "loss.mean", name="other", unit="seconds"),
+    "metric.unit": lambda sample: copied(sample, "loss.mean", unit="seconds"),
     "metric.count.unit": lambda sample: copied(sample, "loss.count", name="steps.count", unit="s"),
     "metric.total": lambda sample: copied(sample, "loss.mean", name="loss.total"),
-    "metric.temporality": lambda sample: setattr(
-        copied(sample, "size", name="other").histogram, "aggregation_temporality", 0
-    ),
-    "metric.updown": lambda sample: setattr(
-        copied(sample, "data.wait.active", name="other").sum, "aggregation_temporality", DELTA
-    ),
+    "metric.temporality": change(lambda sample: copied(sample, "size").histogram, aggregation_temporality=0),
+    "metric.updown": change(lambda sample: copied(sample, "data.wait.active").sum, aggregation_temporality=DELTA),
     "point.time": point("loss.mean", time_unix_nano=0),
-    "point.start.missing": lambda sample: setattr(
-        copied(sample, "loss.count", name="other").sum.data_points[0], "start_time_unix_nano", 0
-    ),
+    "point.start.missing": change(new_count, start_time_unix_nano=0),
     "point.start.late": point("loss.mean", start_time_unix_nano=_LATE + 1),
     "point.start.equal": point("loss.count", start_time_unix_nano=_LATE),
     "point.value": lambda sample: sample.point("loss.mean").ClearField("value"),
-    "point.nan": lambda sample: setattr(
-        copied(sample, "loss.count", name="other").sum.data_points[0], "as_double", math.nan
-    ),
+    "point.nan": change(new_count, as_double=math.nan),
     "point.negative": point("batches", as_int=-1),
     "point.flags": point("loss.mean", flags=1),
     "histogram.count": counts("size", [2, 2, 3]),
