@@ -1,13 +1,17 @@
 """Processes and a run with known numbers, and its curves."""
 
 from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from monitel.blackbox.process import Owner
 from monitel.console.runs import Run
 from monitel.runs.curves import Curve, Point
-from monitel.runs.history import RunTime
+from monitel.runs.folder import identify, open_run, store, store_of
+from monitel.runs.history import Attempt, History, RunTime
 from monitel.runs.process import JobName, Process, StageKey, State, Total
+from monitel.runs.values import RunValues
 
 JOB = JobName("", "train", "run-7")
 S, MS = 10**9, 10**6
@@ -93,6 +97,13 @@ def made_run(activities: dict[str, int] | None = None, **fields: Any) -> Run:
         "run-7", TIMES if activities is None else activities, 2, START + 100 * S, "completed", last_step=1200
     )
     return Run(time, **{"outcome": "completed", **fields})
+
+
+def store_run(root: Path, run: str, attempt: Attempt, values: RunValues = RunValues()) -> Path:  # noqa: B008  frozen
+    """Store a run with one attempt as a process does that ends, and return its folder; one may have no id."""
+    with closing(open_run(store_of(root, identify({"training.run.id": run} if run else {})))) as folder:
+        store(folder, History(RunTime(run), attempt, values))
+    return folder.path
 
 
 def curve(name: str, *values: float, last: float | None = None, unit: str = "", **attributes: Any) -> Curve:

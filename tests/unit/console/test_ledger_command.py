@@ -2,18 +2,16 @@
 
 import re
 import sys
-from contextlib import closing
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
-from tests.unit.console.made_processes import START, S
+from tests.unit.console.made_processes import START, S, store_run
 from tests.unit.promises.program import Program
 
 from monitel.console.ledger import ledger_lines
 from monitel.console.runs import Run
-from monitel.runs import folder as files
-from monitel.runs.history import Attempt, History, RunTime
+from monitel.runs.history import Attempt, RunTime
 from monitel.text import Screen, columns_of
 
 pytestmark = pytest.mark.usefixtures("utc")
@@ -24,10 +22,7 @@ NOW = END + 723 * S
 
 def store(root: Path, run: str, seconds: dict[str, float], *, last_ns: int = END, ended: bool = True) -> None:
     activities = {name: round(each * S) for name, each in seconds.items()}
-    attributes = {"training.run.id": run} if run else {}
-    with closing(files.open_run(files.store_of(root, files.identify(attributes)))) as folder:
-        attempt = Attempt("one", activities, last_ns, status="completed" if ended else "")
-        files.store(folder, History(RunTime(run), attempt))
+    store_run(root, run, Attempt("one", activities, last_ns, status="completed" if ended else ""))
 
 
 def test_table_in_a_narrow_terminal() -> None:

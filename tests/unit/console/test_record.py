@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
@@ -105,10 +106,9 @@ def test_definitions_move_with_the_items_that_need_them(process: Recorded, own_b
     process.box.tend_disk(0.0)
     process.close(definition("later"), window(7, 1, 1.0))
     process.killed()
-    dead = claim(own_boxes / KILLED, process.box.spool_root)
-    dead.end({})
-    dead.move()
-    dead.close()
+    with closing(claim(own_boxes / KILLED, process.box.spool_root)) as dead:
+        dead.end({})
+        dead.move()
     assert ["loss", "later"] == [each.series.name for each in record_in(process.spools / KILLED).windows]
 
 

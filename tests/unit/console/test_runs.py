@@ -4,20 +4,18 @@ import io
 import json
 import re
 import time
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.console.made_processes import START, S, ended
+from tests.unit.console.made_processes import START, S, ended, store_run
 from tests.unit.promises.program import Program
 
 from monitel.console.runs import Run, Runs, outcome_of
 from monitel.console.summary import print_summary
-from monitel.runs import folder as files
 from monitel.runs.ended import write_end
-from monitel.runs.history import Attempt, History, RunTime
+from monitel.runs.history import Attempt, RunTime
 from monitel.runs.process import JobName, Process, State, Total
 from monitel.runs.values import RunValues, Value
 
@@ -37,15 +35,11 @@ def store(
     **losses: float,
 ) -> None:
     last_ns = start_ns + seconds * S
-    with closing(
-        files.open_run(files.store_of(Path("runs"), files.identify({"training.run.id": run} if run else {})))
-    ) as folder:
-        marks = () if step is None else ((step, 0),)
-        activities = {"startup": S, "step": (seconds - 1) * S}
-        values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())
-        found = RunValues({"service.name": service}, values=values)
-        attempt = Attempt("one-7", activities, last_ns, status=status, marks=marks)
-        files.store(folder, History(RunTime(run), attempt, found))
+    marks = () if step is None else ((step, 0),)
+    activities = {"startup": S, "step": (seconds - 1) * S}
+    values = tuple(Value(name.replace("_", "."), (), "", each, last_ns) for name, each in losses.items())
+    attempt = Attempt("one-7", activities, last_ns, status=status, marks=marks)
+    store_run(Path("runs"), run, attempt, RunValues({"service.name": service}, values=values))
 
 
 @pytest.fixture
