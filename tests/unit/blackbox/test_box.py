@@ -96,8 +96,7 @@ def test_lock_that_a_cleaner_removes_is_taken_again(
     own_boxes: Path, tmp_path: Path, start: Start, receiver: Receiver, warned: Warned
 ) -> None:
     """A lock is the oldest file of a long run. Box and spool folder stay in use, and are those of a running process."""
-    away = [True]
-    receiver.rule(lambda _: Answer(401) if away else None)
+    receiver.rule(lambda _: Answer(401))
     pipeline = start(export_interval=0.05, spool_dir=tmp_path / "spool")
 
     def keep(number: int) -> None:
@@ -112,7 +111,7 @@ def test_lock_that_a_cleaner_removes_is_taken_again(
     for path in paths:
         with closing(Folder.open(path)) as taken:
             wait_until(taken.is_locked, "the lock")
-    away.clear()
+    receiver.forget_rules()
     assert pipeline.shutdown()
     assert [1, 2] == [record.attributes["number"] for record in receiver.records("event")]
     assert (2, []) == (len(paths), warned("cannot be used"))
@@ -122,8 +121,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
     own_boxes: Path, start: Start, receiver: Receiver, warned: Warned
 ) -> None:
     """One warning; the journals in the box stay below its size, large events go to disk, and all arrives once."""
-    away = [True]
-    receiver.rule(lambda _: Answer(503) if away else None)
+    receiver.rule(lambda _: Answer(503))
     pipeline = start(export_interval=0.05, black_box={"size": 128 << 10})
     loss = monitel.Stat("loss", [monitel.COUNT], 3600.0)
     sent = 0
@@ -141,7 +139,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
 
     wait_until(emit_more, "a warning, and items in the spool")
     assert 1 == len(boxes(own_boxes))
-    away.clear()
+    receiver.forget_rules()
     loss.flush()
     receiver.wait_until(lambda: len(receiver.records("event")) == sent)
     assert pipeline.force_flush(DEADLINE)
@@ -153,13 +151,12 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
 def test_position_without_a_box_is_on_disk(start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what has arrived would be sent again after a kill. The disk thread does not wait for its next round."""
     monkeypatch.setattr("monitel_otlp.export.engine.SNAPSHOT_S", 3600.0)
-    away = [True]
-    receiver.rule(lambda _: Answer(503) if away else None)
+    receiver.rule(lambda _: Answer(503))
     with delivered_by(start(black_box=False)) as pipeline:
         for _ in range(30):
             monitel.emit("event", text="x" * 5000)
         wait_until(lambda: pipeline.account()["logs"].on_disk, "items in the spool")
-        away.clear()
+        receiver.forget_rules()
     with closing(Folder.open(Path(pipeline.spool_dir))) as spool:
         wait_until(lambda: read_slots(spool, "position")[1]["logs"] == 30, "the position")
 
