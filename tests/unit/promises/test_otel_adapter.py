@@ -360,6 +360,21 @@ def test_last_exporter_ends_the_run(
     assert ("run.ended", status) == (ended.event_name, ended.attributes["run.status"])
 
 
+def test_block_that_an_event_handler_ends_uninstalls(backend: Backend) -> None:
+    """What another handler raises at the last flush leaves the block, and nothing is written any more."""
+
+    def refuse(event: monitel.Event) -> None:
+        if event.window is not None:
+            raise LookupError
+
+    stat, handle = Stat("loss", [COUNT], 60.0), monitel.register_event_handler(refuse)
+    with pytest.raises(LookupError), monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        stat.add(1.0)
+    monitel.unregister_event_handler(handle)
+    monitel.emit("event")
+    assert ([(1, {})], []) == (points(backend, "loss.count"), backend.records())
+
+
 def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend) -> None:
     for wrong in ({"budget": 0}, {"steps": -1}):
         with pytest.raises(ValueError, match=f"must be at least 1, got {next(iter(wrong.values()))}"):

@@ -86,9 +86,11 @@ class Installation:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        monitel.flush()
-        leave(self, error)
-        self.uninstall()
+        try:
+            monitel.flush()
+        finally:  # an event handler of the application has raised
+            leave(self, error)
+            self.uninstall()
 
 
 def install(
