@@ -101,7 +101,7 @@ def test_time_of_steps() -> None:
 
 
 def test_losses_and_step_time_have_room_among_many_curves() -> None:
-    """The sixty curves include each loss, and the step time comes on top; of the other numbers, the last have no curve."""
+    """Sixty curves include each loss, and the step time is one more; the last of the other numbers have no curve."""
     curves = Curves()
     curves.new.extend((series(f"layer {number}"), 1, 1.0, "") for number in range(1000))
     curves.new.extend((series("train/loss"), 1, 1.0, end) for end in ("", ".mean"))
