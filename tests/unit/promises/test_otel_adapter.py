@@ -361,7 +361,7 @@ def test_last_exporter_ends_the_run(
 
 
 def test_block_that_an_event_handler_ends_uninstalls(backend: Backend) -> None:
-    """What another handler raises at the last flush leaves the block, and nothing is written any more."""
+    """The exception of another handler at the last flush leaves the block, and nothing is written any more."""
 
     def refuse(event: monitel.Event) -> None:
         if event.window is not None:
