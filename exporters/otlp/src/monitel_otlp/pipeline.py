@@ -169,7 +169,9 @@ class Pipeline:
         self._series_limit = series_limit
         self._final: dict[str, Account] | None = None
         self._ranges: QueuedSpans | None = None
-        self.engine: Engine | None = None  # None: silent, discarded, or a forked child that has recorded nothing
+        #: None: silent, discarded, ended, or a forked child that has recorded nothing.
+        self.engine: Engine | None = None
+        self._spool_dir: os.PathLike[str] = settings.spool_root
         self._starting = RLock()
         self._ending = Lock()  # acquired once, by the thread that shuts down
         self._ending_thread: int | None = None
@@ -214,7 +216,7 @@ class Pipeline:
     @property
     def spool_dir(self) -> os.PathLike[str]:
         """The spool folder of this process. It is made when it is needed."""
-        return self._settings.spool_root if self.engine is None else self.engine.spool_dir
+        return self._spool_dir if self.engine is None else self.engine.spool_dir
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -351,7 +353,8 @@ class Pipeline:
         except Exception:
             _log.exception("the shutdown of telemetry failed")
         finally:
-            self._final = self.account()
+            self._spool_dir, self._final = self.spool_dir, self.account()
+            self.engine = None  # the collections of garbage at the exit need not look at its series
             self.ended = complete
             self._over.set()
         return complete
