@@ -3,16 +3,16 @@
 import os
 import re
 import time
-from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
+from tests.unit.console.made_processes import store_run
 
 from monitel.console.runs import read_runs
 from monitel.runs import folder
-from monitel.runs.folder import FILE, LEDGERS, identify, open_run, store, store_of
+from monitel.runs.folder import LEDGERS, identify, open_run, store, store_of
 from monitel.runs.history import Attempt, History, RunTime, decode, encode
 from monitel.runs.values import LIMIT_BYTES, LONGEST_TEXT, MOST, CurrentValues, RunValues, Scalar, Value
 
@@ -33,30 +33,19 @@ def test_run_id_is_never_part_of_a_path() -> None:
     assert folder_of("17") == folder_of(17)
 
 
-def history(run: str = "run-7", step: int = 9, last: int = 10) -> History:
-    return History(RunTime(run), Attempt("name", {"step": step}, last))
-
-
-def write(root: Path, stored: History) -> Path:
-    """Write the file of a run as a process does that ends, and return its path."""
-    with closing(open_run(store_of(root, identify({"training.run.id": stored.earlier.run})))) as opened:
-        store(opened, stored)
-    return opened.path / FILE
-
-
 def test_oldest_runs_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit the runs with the oldest heartbeats go; runs in use and foreign files stay, but nothing open."""
     monkeypatch.setattr(folder, "RUNS", 3)
     busy = open_run(store_of(tmp_path, identify({"training.run.id": "busy"})), "busy")
-    store(busy, history("busy"))
+    store(busy, History(RunTime("busy"), Attempt("name", {"step": 9}, 10)))
     os.utime(busy.path, ns=(0, 0))
     notes = tmp_path / LEDGERS / "notes"
     notes.mkdir()
     os.utime(notes, ns=(1, 1))
     opened: list[int] = []
     for number in range(6):
-        path = write(tmp_path, history(f"run {number}", last=number))
-        os.utime(path.parent, ns=(number + 2, number + 2))
+        path = store_run(tmp_path, f"run {number}", Attempt("name", {"step": 9}, number))
+        os.utime(path, ns=(number + 2, number + 2))
         opened.append(sum(str(tmp_path) in os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()))
     found = [run.time.run for run in read_runs(tmp_path, [])]
     busy.close()
