@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from tests.support.inbox import DEADLINE, Request
+from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, busy_encoder
 from tests.support.receiver import Receiver
 
@@ -18,11 +18,6 @@ from monitel_otlp import Pipeline
 from monitel_otlp.config import settings
 
 ROUND = 5  # seconds
-
-
-def names(request: Request) -> set[str]:
-    (resource,) = request.message.resource_metrics
-    return {metric.name for scope in resource.scope_metrics for metric in scope.metrics}
 
 
 Rounds = Callable[..., list[set[str]]]
@@ -44,7 +39,7 @@ def rounds(pipeline: Pipeline, receiver: Receiver, clock: ManualClock) -> Rounds
             with busy_encoder(pipeline):  # a request takes all windows of the round
                 engine._round(asked=False)
             assert engine._deliver(time.monotonic() + DEADLINE)
-        return [names(request) for request in receiver.of("metrics")[seen:]]
+        return [{point.metric for point in request.points} for request in receiver.of("metrics")[seen:]]
 
     return run
 
