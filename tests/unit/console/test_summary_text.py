@@ -174,19 +174,17 @@ def test_killed_rank_shows_where_it_was_in_the_last_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "verdict"),
+    ("fields", "verdict"),
     [
-        (ended(0, made=30, step=30), "failed: rank 0 failed at step 30: exit status 3"),
-        (ended(0, made=30, step=30, status="failed"), "failed: rank 0 failed at step 30: exit status 3"),
-        (
-            ended(0, made=30, step=30, status="failed", exception=("E", "x", "")),
-            "failed: rank 0 failed at step 30: E: x",
-        ),
-        (ended(0, made=30, step=30, status="preempted", step_age_ns=0), "unknown: "),
+        ({}, "failed: rank 0 failed at step 30: exit status 3"),
+        ({"status": "failed"}, "failed: rank 0 failed at step 30: exit status 3"),
+        ({"status": "failed", "exception": ("E", "x", "")}, "failed: rank 0 failed at step 30: E: x"),
+        ({"status": "preempted", "step_age_ns": 0}, "unknown: "),
     ],
 )
-def test_exit_status_other_than_0_is_a_failure(process: Process, verdict: str) -> None:
+def test_exit_status_other_than_0_is_a_failure(fields: dict[str, Any], verdict: str) -> None:
     """Whatever the process has said itself: it has completed its run, and then called ``os._exit(3)``."""
+    process = ended(0, made=30, step=30, **fields)
     seen = with_cause(process, ("ended with exit code 3 without a shutdown", process.seen_ns))
     assert row("verdict", [seen]).startswith(verdict)
     assert process == with_cause(process, ("ended with exit code 0 without a shutdown", process.seen_ns))
