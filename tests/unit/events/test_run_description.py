@@ -10,12 +10,12 @@ from monitel.run_events import describe_run, git_commit
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
 
-def repository(folder: Path, head: str, **files: str) -> Path:
-    git = folder / ".git"
-    git.mkdir(parents=True)
-    (git / "HEAD").write_text(head)
+MAIN = "ref: refs/heads/main\n"
+
+
+def repository(folder: Path, files: dict[str, str]) -> Path:
     for name, text in files.items():
-        path = git / name.replace("__", "/").replace("packed_refs", "packed-refs")
+        path = folder / ".git" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return folder
@@ -23,21 +23,18 @@ def repository(folder: Path, head: str, **files: str) -> Path:
 
 def test_commit_is_read_from_the_repository(tmp_path: Path) -> None:
     """On a branch, from the folder or from one above, on a packed branch, in a worktree, and without a branch."""
-    main = repository(tmp_path / "main", "ref: refs/heads/main\n", refs__heads__main=f"{HASH}\n")
+    worktree = {"worktrees/side/HEAD": MAIN, "worktrees/side/commondir": "../..\n"}
+    main = repository(tmp_path / "main", {"HEAD": MAIN, "refs/heads/main": f"{HASH}\n", **worktree})
     (main / "a/b").mkdir(parents=True)
     assert [HASH, HASH] == [git_commit(main), git_commit(main / "a/b")]
     lines = f"# pack-refs with: peeled\n{'f' * 40} refs/heads/mainline\n{HASH} refs/heads/main\n^{'e' * 40}\n"
-    assert HASH == git_commit(repository(tmp_path / "packed", "ref: refs/heads/main\n", packed_refs=lines))
-    assert HASH == git_commit(repository(tmp_path / "detached", f"{HASH}\n"))
-    own = main / ".git/worktrees/side"
-    own.mkdir(parents=True)
-    (own / "HEAD").write_text("ref: refs/heads/main\n")
-    (own / "commondir").write_text("../..\n")
+    assert HASH == git_commit(repository(tmp_path / "packed", {"HEAD": MAIN, "packed-refs": lines}))
+    assert HASH == git_commit(repository(tmp_path / "detached", {"HEAD": f"{HASH}\n"}))
     (tmp_path / "side").mkdir()
-    (tmp_path / "side/.git").write_text(f"gitdir: {own}\n")
+    (tmp_path / "side/.git").write_text(f"gitdir: {main}/.git/worktrees/side\n")
     assert HASH == git_commit(tmp_path / "side")
-    for number, head in enumerate(("ref: refs/heads/main\n", "not a hash\n", "")):  # new, or damaged
-        assert git_commit(repository(tmp_path / f"{number}", head)) is None
+    for number, head in enumerate((MAIN, "not a hash\n", "")):  # new, or damaged
+        assert git_commit(repository(tmp_path / f"{number}", {"HEAD": head})) is None
 
 
 def test_damaged_repository_does_not_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
