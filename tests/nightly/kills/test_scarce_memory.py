@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,18 +17,15 @@ _LIMIT = 120 << 20  # bytes
 def small_group(limit: int) -> Iterator[Path]:
     version_1 = (_GROUPS / "memory" / "memory.limit_in_bytes").exists()
     group = (_GROUPS / "memory" if version_1 else _GROUPS) / f"monitel-tests-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"this process may not make a cgroup: {error.strerror}")
-    try:
+    limits = group / ("memory.limit_in_bytes" if version_1 else "memory.max")
+    with ExitStack() as stack:
         try:
-            (group / ("memory.limit_in_bytes" if version_1 else "memory.max")).write_text(str(limit), encoding="utf-8")
+            group.mkdir()
+            stack.callback(group.rmdir)
+            limits.write_text(str(limit), encoding="utf-8")
         except OSError as error:
-            pytest.skip(f"there is no memory controller: {error.strerror}")
+            pytest.skip(f"this process may not make a cgroup with a limit of memory: {error.strerror}")
         yield group
-    finally:
-        group.rmdir()
 
 
 def test_killed_for_its_memory(tmp_path: Path, receiver: Receiver) -> None:
