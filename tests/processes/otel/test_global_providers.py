@@ -42,6 +42,8 @@ for name in ("own", "folded"):
 monitel.stat("step.time", unit="µs").add(5)
 if sys.argv[1] == "explicit":
     provider.shutdown()
+if sys.argv[1] == "raises":
+    monitel.register_event_handler(lambda event: event.window and 1 / 0)
 """
 
 NO_SDK = """\
@@ -80,12 +82,15 @@ def test_global_providers_are_the_default(when: str) -> None:
         assert ["step"] == [each.name for each in backend.spans()]
 
 
-@pytest.mark.parametrize("how", ["at exit", "later", "explicit"])
+@pytest.mark.parametrize("how", ["at exit", "later", "explicit", "raises"])
 def test_what_is_open_at_the_end_is_exported(run: Run, tmp_path: Path, how: str) -> None:
-    """The providers shut down before monitel, at exit, if they are set after install() too, or by the application."""
+    """The providers shut down before monitel, at exit, if they are set after install() too, or by the application.
+
+    So it is if an event handler of the application raises then.
+    """
     (tmp_path / "script.py").write_text(SHUT_DOWN)
     ended = run(tmp_path / "script.py", how, fresh=True)
-    assert "" == ended.stderr
+    assert (how == "raises") == ("ZeroDivisionError" in ended.stderr) == bool(ended.stderr)
     assert '"name": "step.time.mean", "description": "", "unit": "us"' in ended.stdout
     assert '"name": "monitel.folded"' in ended.stdout
     assert '"event_name": "run.ended"' in ended.stdout

@@ -78,9 +78,11 @@ class Installation:
             _installed.remove(self)
 
     def _write_last(self) -> None:
-        monitel.flush()
-        if self._spans is not None:
-            self._spans.close()
+        try:
+            monitel.flush()
+        finally:  # an event handler of the application has raised
+            if self._spans is not None:
+                self._spans.close()
 
     def __enter__(self) -> Installation:  # noqa: PYI034  typing.Self is 3.11's
         return self
