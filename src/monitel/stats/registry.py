@@ -153,7 +153,11 @@ class TakenWindows:
         self._add(Stat._take_fetched)
 
     def _add(self, step: Callable[[Stat], list[Taken]]) -> None:
-        call_each(lambda stat: self._taken.extend((stat, each) for each in step(stat)), self._pauses(self.stats))
+        def add(stat: Stat) -> None:
+            for each in step(stat):
+                self._taken.append((stat, each))
+
+        call_each(add, self._pauses(self.stats))
 
     def log(self) -> None:
         """Call the event handlers, Stat by Stat, oldest first."""
