@@ -213,6 +213,10 @@ class Inbox:
         found = [record for request in self._taken("logs") for record in request.records]
         return [record for record in found if name in {None, record.name}]
 
+    def numbers(self, name: str | None = None) -> list[Any]:
+        """Return the attribute ``number`` of the records with a name."""
+        return [record.attributes["number"] for record in self.records(name)]
+
     def record_names(self) -> list[str]:
         return [record.name for record in self.records()]
 

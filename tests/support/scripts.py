@@ -48,6 +48,8 @@ clock.advance(1)
 monitel.emit("checkpoint", step=10)
 """
 TRAIN = CONFIGURE + RECORD
+#: The values of ``loss.count`` and the names of the records that RECORD makes.
+RECORDED = ([*range(1, 12)], ["checkpoint"])
 _PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
 _BUILT = find_spec("monitel.stats._window_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
 needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extension of monitel")
@@ -117,9 +119,20 @@ def finish(process: Process, text: str | None = None, *, timeout: float = 120) -
     return ended
 
 
-def wait_until_ready(process: Process) -> None:
+def read_line(process: Process) -> str:
+    """Return the next line that a process prints, without its end."""
     assert process.stdout is not None
-    assert "ready\n" == process.stdout.readline(), finish(process).stderr
+    return process.stdout.readline().rstrip("\n")
+
+
+def write_line(process: Process, line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def wait_until_ready(process: Process) -> None:
+    assert "ready" == read_line(process), finish(process).stderr
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from google.protobuf.json_format import Parse
 from tests.support.commands import command
-from tests.support.inbox import Point, Record, Span, points_of, records_of, spans_of
+from tests.support.inbox import Inbox, Point, Record, Span, points_of, records_of, spans_of
 from tests.support.receiver import MESSAGES
 from tests.support.validity.requests import assert_valid
 
@@ -109,6 +109,11 @@ def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]
     found = cat(root) if folders(root) else Content([])
     assert_valid(found.requests, distro=distro)
     return found.values("loss.count"), found.names
+
+
+def arrived(receiver: Inbox) -> tuple[list[float], list[str]]:
+    """Return the values of ``loss.count`` and the names of the records that a backend has accepted."""
+    return receiver.values("loss.count"), receiver.record_names()
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Commands, each run with and without ``monitel run``."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.scripts import Process, started
+from tests.support.scripts import Process, read_line, started
 
 RUN = (sys.executable, "-m", "monitel_run", "run", "--")
 PREFIXES: tuple[tuple[str, ...], ...] = ((), RUN)
@@ -42,6 +43,11 @@ class Outcome:
     stderr: str
     summary: str
 
+    @property
+    def words(self) -> str:
+        """The lines of ``monitel run``, as one."""
+        return " ".join(self.summary.split())
+
 
 def outcome(command: Sequence[str], stdin: str = "", **options: Any) -> Outcome:
     usual = {"capture_output": True, "text": True, "timeout": 300, "start_new_session": True}
@@ -53,6 +59,12 @@ def split(stderr: str) -> tuple[str, str]:
     begins = [begin for mark in ("monitel: ", "monitel run: ") if (begin := stderr.find(mark)) >= 0]
     begin = min(begins, default=len(stderr))
     return stderr[:begin], stderr[begin:]
+
+
+def record(script: str, *options: str, arguments: Sequence[str] = (), **env: str) -> Outcome:
+    """Run a script with ``monitel run`` and these options, with arguments and further variables."""
+    Path("train.py").write_text(script)
+    return outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", *arguments], env={**os.environ, **env})
 
 
 def both(command: Sequence[str], stdin: str = "", **options: Any) -> tuple[Outcome, Outcome]:
@@ -72,16 +84,11 @@ def running(*command: str, **env: str) -> AbstractContextManager[Process]:
     return started(Path.cwd(), *RUN[1:], *command, env=env, fresh=True)
 
 
-def line(process: Process) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().rstrip("\n")
-
-
 @contextmanager
 def recording(**env: str) -> Iterator[tuple[Process, int]]:
     """Run a command that prints the signals that it receives; yield ``monitel run``, and the command's process id."""
     with running(*PYTHON, SIGNALS, **env) as process:
-        yield process, int(line(process))
+        yield process, int(read_line(process))
 
 
 def rest(process: Process) -> list[str]:

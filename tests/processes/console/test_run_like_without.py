@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes.console.commands import PYTHON, RUN, is_running, line, outcome, pending, running
+from tests.processes.console.commands import PYTHON, RUN, is_running, outcome, pending, running
 from tests.support.checks import wait_until
+from tests.support.scripts import read_line
 
 INHERITED = """\
 import os, resource, signal, sys
@@ -22,7 +23,7 @@ print(os.getsid(0) == os.getpgrp(), [os.isatty(number) for number in range(3)], 
 """
 
 
-def test_command_inherits_everything(tmp_path: Path) -> None:
+def test_command_inherits_everything() -> None:
     """Signals, limits, umask, niceness, descriptors, session and arguments are those of the caller."""
     script = (
         "trap '' HUP USR2; umask 027; ulimit -n 99; ulimit -c 0; ulimit -s 4000; cd /; exec 7</dev/null;"
@@ -68,7 +69,7 @@ def test_reader_that_goes_away() -> None:
     assert ("y\n141\n", "y\n141\n") == (without.stdout, with_run.stdout)
 
 
-def test_other_processes_of_the_command_go_on(tmp_path: Path) -> None:
+def test_other_processes_of_the_command_go_on() -> None:
     """A daemon outlives the command, and the end does not wait for it."""
     ended = outcome([*RUN, "sh", "-c", "sleep 100 </dev/null >/dev/null 2>&1 & echo $!"])
     daemon = int(ended.stdout)
@@ -78,12 +79,10 @@ def test_other_processes_of_the_command_go_on(tmp_path: Path) -> None:
 
 def test_folder_of_a_run_is_private(own_boxes: Path) -> None:
     with running("sh", "-c", 'echo "$MONITEL_RUN_FOLDER"; read line') as process:
-        folder = Path(line(process))
+        folder = Path(read_line(process))
         assert folder.parent == own_boxes.parent
-        assert (0o700, {0o600}) == (
-            stat.S_IMODE(folder.stat().st_mode),
-            {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()},
-        )
+        assert 0o700 == stat.S_IMODE(folder.stat().st_mode)
+        assert {0o600} == {stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()}
         process.communicate("end\n", timeout=60)
 
 
@@ -100,7 +99,7 @@ def test_signal_of_the_command_to_its_parent_does_not_come_back() -> None:
     """Otherwise the command would be ended by it."""
     script = "import os, signal; os.kill(os.getppid(), signal.SIGTERM); os.kill(os.getppid(), signal.SIGUSR1)"
     with running(*PYTHON, f"{script}; print('sent', flush=True); input(); raise SystemExit(3)") as process:
-        assert "sent" == line(process)
+        assert "sent" == read_line(process)
         wait_until(lambda: not pending(process.pid))
         process.communicate("\n", timeout=60)
         assert 3 == process.returncode

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.commands import line, running
+from tests.processes.console.commands import running
 from tests.processes.console.jobs import Console
+from tests.processes.promises.recorded_runs import compared
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import Run, write_script
+from tests.support.scripts import Run, read_line, write_script
 
 #: Prints the time and the ledger of the process at the begin and at the end of the steps of each run.
 JOB = """\
@@ -49,11 +50,10 @@ def begin(run: dict[str, Any]) -> datetime:
     return datetime.fromisoformat(run["started"].replace("Z", "+00:00")).astimezone()
 
 
-def compared(console: Console) -> list[dict[str, Any]]:
+def all_runs(console: Console) -> list[dict[str, Any]]:
     """Return all runs, the first one first, as ``compare`` has them; they are named by their starts."""
     names = [f"{begin(each):%Y-%m-%d %H:%M:%S}" for each in console.json("runs", "--spool-dir", "spool")["runs"][::-1]]
-    runs: list[dict[str, Any]] = console.json("compare", *names, "--spool-dir", "spool")["runs"]
-    return [{**each, "values": {value["name"]: value["value"] for value in each["values"]}} for each in runs]
+    return compared(console, *names, "--spool-dir", "spool")
 
 
 def parts(lines: list[str]) -> list[tuple[float, float, dict[str, float]]]:
@@ -85,7 +85,7 @@ def test_run_that_has_ended_has_its_own_numbers(train: Run, console: Console, jo
         (each["name"], each["state"], each["last_step"]) for each in (second, first)
     ]
     assert first["last_seen"] <= second["started"]
-    both = compared(console)
+    both = all_runs(console)
     for run in (console.json("ledger", "--spool-dir", "spool"), both[1]):
         check_time(run, *times)
         assert own.keys() <= run["activities"].keys() <= {*own, "shutdown"}
@@ -100,20 +100,19 @@ def test_forked_child_counts_from_its_fork(train: Run, console: Console) -> None
     fork = "if not os.fork():\n    monitel.set_step(0)\n    monitel.counter('train.samples').add(8)\n"
     fork += "    sys.exit()\nos.wait()\n"
     train(JOB + 'train("first", range(3)).shutdown()\ntrain("second", ())\n' + fork)
-    assert [24, 8] == [each["values"]["train.samples"] for each in compared(console)]
+    assert [24, 8] == [each["values"]["train.samples"] for each in all_runs(console)]
 
 
 def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
     """A second pipeline with the same id continues the attempt; after another run, the id has another attempt."""
     calls = [f'train("{run}", range(5), **{{"training.run.id": "{run}"}})\n' for run in "abba"]
     found = parts(train(JOB + "".join(calls)).stdout.splitlines())
-    first, second = console.json("compare", "a", "b", "--spool-dir", "spool")["runs"]
+    first, second = compared(console, "a", "b", "--spool-dir", "spool")
     assert [(2, 10), (1, 10)] == [(each["attempts"], each["steps"]) for each in (first, second)]
     check_time(second, found[1][0], found[2][1])
     assert first["activities"]["down"] == pytest.approx(found[3][0] - found[0][1], abs=0.5)
     assert {"init", "startup"} < first["activities"].keys()
-    for each in (first, second):
-        assert 80 in {value["value"] for value in each["values"] if value["name"] == "train.samples"}
+    assert [80, 80] == [each["values"]["train.samples"] for each in (first, second)]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed
     """In ``top`` and ``autopsy``, and in the summary of ``monitel run`` when it has ended or was killed."""
     hold = 'train("first", range(30)).shutdown()\ntrain("second", range(100, 112))\nsys.stdin.readline()\n'
     with running(sys.executable, str(write_script(Path.cwd(), job + hold))) as process:
-        lines = [line(process) for _ in range(4)]
+        lines = [read_line(process) for _ in range(4)]
         pid, own = str(json.loads(lines[0])[0]), parts(lines)[1][2]
         report = console.until(lambda found: 96 == totals(found).get(("train.samples", None)), "autopsy", pid)
         found = totals(report)

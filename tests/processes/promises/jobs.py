@@ -11,7 +11,7 @@ from tests.processes.console.jobs import Console
 from tests.processes.patience import with_patience
 from tests.support.checks import wait_until
 from tests.support.commands import Printed, command
-from tests.support.scripts import Ended, Process, finish, started, write_script
+from tests.support.scripts import Ended, Process, finish, read_line, started, write_line, write_script
 
 #: Runs the statements that the test sends, and answers each with a line.
 _SERVE = """\
@@ -34,15 +34,11 @@ class Job:
         self.pid = process.pid
 
     def send(self, statements: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{statements!r}\n")
-        self.process.stdin.flush()
+        write_line(self.process, f"{statements!r}")
 
     def do(self, statements: str) -> None:
         self.send(statements)
-        assert self.process.stdout is not None
-        answer = self.process.stdout.readline()
-        assert answer == "done\n", finish(self.process).stderr
+        assert "done" == read_line(self.process), finish(self.process).stderr
 
     def row(self, show: str = "loss") -> dict[str, Any]:
         """Return what ``monitel top`` shows of the job, with the last sample of a Stat; no value without a record."""
@@ -64,12 +60,13 @@ class Job:
 
 
 @contextmanager
-def running(folder: Path, url: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
+def running(url: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
+    folder = Path.cwd()
     with started(folder, "-W", "ignore", write_script(folder, with_patience(_SERVE)), url, env=env) as process:
         yield Job(process)
 
 
-def replay(folder: Path, url: str) -> Printed:
+def replay(url: str, folder: str = "spool") -> Printed:
     """Deliver everything that dead processes have left; nothing may remain."""
     printed = command("replay", folder, "--endpoint", url)
     assert 0 == printed.status, printed.errors

@@ -2,14 +2,15 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.processes.console.jobs import Console
 from tests.support.checks import wait_until
-from tests.support.scripts import Process, finish
+from tests.support.scripts import Process, finish, started, write_script
 
 #: Steps of known length. Arguments: the first step, the number of steps, the seconds of each, and the learning rate.
 #: It prints the time of each step, in nanoseconds of its ledger.
@@ -54,7 +55,7 @@ def moments(stdout: str) -> dict[int, float]:
     return {int(step): int(ns) / 1e9 for step, ns in re.findall(r"^step (\d+) (\d+)$", stdout, re.MULTILINE)}
 
 
-def held(process: Process) -> tuple[str, float]:
+def _held(process: Process) -> tuple[str, float]:
     """Return what a job has printed until it holds, and the seconds of its ledger at that moment."""
     assert process.stdout is not None
     lines: list[str] = []
@@ -63,6 +64,14 @@ def held(process: Process) -> tuple[str, float]:
             return "".join(lines), int(line.split()[1]) / 1e9
         lines.append(line)
     pytest.fail(finish(process).stderr)
+
+
+@contextmanager
+def holding(first: int, steps: int, seconds: float) -> Iterator[tuple[Process, str, float]]:
+    """Run a job of ``run-7`` until it holds; yield it with what it has printed, and the seconds of its ledger."""
+    script = write_script(Path.cwd(), JOB + HOLD).rename("held.py")
+    with started(Path.cwd(), script, first, steps, seconds, 0.5, env=environment("run-7")) as process:
+        yield process, *_held(process)
 
 
 def seconds(words: str) -> float:

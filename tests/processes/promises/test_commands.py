@@ -19,10 +19,6 @@ with monitel_otlp.configure(spool_dir="runs", export_interval=3600.0) as pipelin
 """
 
 
-def numbers(receiver: Receiver) -> list[int]:
-    return [each.attributes["number"] for each in receiver.records("event")]
-
-
 def test_interrupted_replay_continues_where_it_was(receiver: Receiver, train: Run, run: Run, tmp_path: Path) -> None:
     """Ctrl-C while the backend hangs: one line, the status 130, and nothing is lost or delivered twice."""
     train(OFFLINE)
@@ -34,10 +30,10 @@ def test_interrupted_replay_continues_where_it_was(receiver: Receiver, train: Ru
     assert 130 == ended.status
     assert "monitel: interrupted; run this command again to continue\n" in ended.stderr
     assert "Traceback" not in ended.stderr
-    assert [] == numbers(receiver)
+    assert [] == receiver.numbers("event")
     receiver.forget_rules()
     assert "delivered 5 items from 1 spool" in run(*COMMAND, "replay", "runs", "--endpoint", receiver.url).stdout
-    assert [0, 1, 2, 3, 4] == numbers(receiver)
+    assert [0, 1, 2, 3, 4] == receiver.numbers("event")
 
 
 def test_concurrent_replays_deliver_each_request_once(receiver: Receiver, train: Run, tmp_path: Path) -> None:
@@ -48,7 +44,7 @@ def test_concurrent_replays_deliver_each_request_once(receiver: Receiver, train:
         printed = [finish(one), finish(other)]
     delivered = [re.search(r"delivered (\d+) items?", each.stdout) for each in printed]
     assert 20 == sum(int(found[1]) for found in delivered if found)
-    assert dict.fromkeys(range(5), 4) == {number: numbers(receiver).count(number) for number in range(5)}
+    assert dict.fromkeys(range(5), 4) == {number: receiver.numbers("event").count(number) for number in range(5)}
     assert [] == [*(tmp_path / "runs").iterdir()]
     assert {each.status for each in printed} <= {0, 1}
 
@@ -72,7 +68,7 @@ def test_killed_process_is_reported_and_delivered(receiver: Receiver, train: Run
     printed = run(*COMMAND, "replay", own_boxes, "--endpoint", receiver.url).stdout
     assert "collected 2 items from 1 black box\n" in printed
     assert re.search(r"^process \d+ on .*: ", printed, re.MULTILINE)
-    assert ([7], 1) == (numbers(receiver), len(receiver.records("process.died")))
+    assert ([7], 1) == (receiver.numbers("event"), len(receiver.records("process.died")))
     assert "  killed  " not in run(*COMMAND, "doctor").stdout
     run(*COMMAND, "replay", "--endpoint", receiver.url)
     assert 2 == len(receiver.records())

@@ -62,9 +62,9 @@ def stacks_in(text: str) -> int:
     return crashing
 
 
-def death(receiver: Receiver, folder: Path) -> dict[str, Any]:
+def death(receiver: Receiver) -> dict[str, Any]:
     receiver.requests.clear()
-    replay(folder / "spool", receiver.url)
+    replay(receiver.url)
     assert {"before", "process.died"} <= {*receiver.record_names()}
     return receiver.records("process.died")[-1].attributes
 
@@ -97,14 +97,12 @@ CRASHES = {
 
 
 @pytest.mark.parametrize("crash", CRASHES)
-def test_event_has_the_signal_and_the_stacks_of_all_threads(
-    receiver: Receiver, train: Run, tmp_path: Path, crash: str
-) -> None:
+def test_event_has_the_signal_and_the_stacks_of_all_threads(receiver: Receiver, train: Run, crash: str) -> None:
     """Wherever it crashes. Nothing is printed, and the exit status is that of the signal."""
     script, number = CRASHES[crash]
     ended = train(BEGIN + "configure()\nprint(os.getpid(), flush=True)\n" + script, returncode=-number)
     assert "" == ended.stderr
-    died = death(receiver, tmp_path)
+    died = death(receiver)
     assert ("signal", 7) == (died["process.exit.reason"], died["training.step"])
     assert (number.name, 1) == (died["process.exit.signal"], stacks_in(died["code.stacktrace"]))
     expected = rf"process {ended.stdout.strip()} on .*: killed by {number.name} at step 7, [0-9.]+ m?s after it was set"
@@ -131,17 +129,15 @@ def test_faulthandler_of_the_application_wins(
     assert (stderr, file) == (stacks_in(ended.stderr), stacks_in(other.read_text() if other.exists() else ""))
     assert ("Fatal" in ended.stderr) == bool(stderr)
     if not steps.endswith(("shut_down()", "False)")):
-        assert " in waiting\n" not in death(receiver, tmp_path).get("code.stacktrace", "")
+        assert " in waiting\n" not in death(receiver).get("code.stacktrace", "")
 
 
 @pytest.mark.parametrize("loss", ["faulthandler.disable()", "os.closerange(900, 1100); faulthandler.disable()"])
-def test_handler_returns_when_the_application_has_removed_it(
-    receiver: Receiver, train: Run, tmp_path: Path, loss: str
-) -> None:
+def test_handler_returns_when_the_application_has_removed_it(receiver: Receiver, train: Run, loss: str) -> None:
     """Within a second or so, with a new descriptor if the application has closed the first one."""
     wait = "while not faulthandler.is_enabled(): time.sleep(0.001)\n"
     train(BEGIN + f"configure()\n{loss}\n{wait}crashing()\n", returncode=-11, timeout=60)
-    assert 1 == stacks_in(death(receiver, tmp_path)["code.stacktrace"])
+    assert 1 == stacks_in(death(receiver)["code.stacktrace"])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +165,7 @@ crashing(signal.SIGABRT)
 """
     ended = train(BEGIN + script, returncode=-signal.SIGABRT)
     assert (f"{-signal.SIGSEGV:d}\n", "") == (ended.stdout, (tmp_path / "child").read_text())
-    assert "SIGABRT" == death(receiver, tmp_path)["process.exit.signal"]
+    assert "SIGABRT" == death(receiver)["process.exit.signal"]
     assert 1 == len(receiver.records("process.died"))
 
 

@@ -9,17 +9,9 @@ from tests.processes.patience import IN_TIME, SHORT, with_patience
 from tests.processes.promises.jobs import replay
 from tests.support.inbox import DEADLINE, TEMPORALITY
 from tests.support.receiver import Receiver
-from tests.support.scripts import CONFIGURE, PRINT_TIME, TRAIN, Ended, Run
+from tests.support.scripts import CONFIGURE, PRINT_TIME, RECORDED, TRAIN, Ended, Run
 from tests.support.series import increase
-from tests.support.spools import files, last_line, spooled
-
-#: Ten closed windows, an open one, and an event.
-ALL = ([*range(1, 12)], ["checkpoint"])
-
-
-def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
-    """Return the values of ``loss.count`` and the names of the records that a backend has accepted."""
-    return receiver.values("loss.count"), receiver.record_names()
+from tests.support.spools import arrived, files, last_line, spooled
 
 
 def seconds_of_exit(ended: Ended) -> float:
@@ -70,9 +62,7 @@ monitel.register_event_handler(lambda event: event.window and time.sleep(0.01))
 
 
 @pytest.mark.parametrize("backend", ["healthy", "away"])
-def test_each_window_that_is_open_at_the_end_is_recorded(
-    receiver: Receiver, train: Run, tmp_path: Path, backend: str
-) -> None:
+def test_each_window_that_is_open_at_the_end_is_recorded(receiver: Receiver, train: Run, backend: str) -> None:
     """There are 2,000 Stats, beside a handler that takes 10 ms for each of them, and samples on a device."""
     script = with_patience(CONFIGURE + OPEN + PRINT_TIME, SHORT)
     ended = train(script, receiver.url if backend == "healthy" else "http://127.0.0.1:9")
@@ -81,30 +71,30 @@ def test_each_window_that_is_open_at_the_end_is_recorded(
     windows, spooled_items = line.windows or 0, line.spooled or 0
     assert (2_000, backend == "healthy") == (windows + spooled_items, windows > 0)
     assert (0, None) == (line.events, line.dropped)
-    assert [1] * 2_000 == receiver.values("loss.count") + spooled(tmp_path / "spool")[0]
+    assert [1] * 2_000 == receiver.values("loss.count") + spooled(Path("spool"))[0]
 
 
 def test_run_without_an_endpoint_is_logged_once_and_on_disk(receiver: Receiver, train: Run, tmp_path: Path) -> None:
     """In the default folder; one warning has the path and the variable to set. Shutdowns are idempotent."""
     script = TRAIN.replace('endpoint=sys.argv[1], spool_dir="spool", ', "")
     ended = train(script + "assert pipeline.force_flush(60) and pipeline.shutdown() and pipeline.shutdown()\n")
-    assert ALL == spooled(tmp_path / "state/monitel")
+    assert RECORDED == spooled(tmp_path / "state/monitel")
     (folder,) = (tmp_path / "state/monitel").iterdir()
     assert 0o700 == folder.stat().st_mode & 0o777
     warning, _ = ended.stderr.splitlines()
     assert (True, True) == (str(folder) in warning, "set OTEL_EXPORTER_OTLP_ENDPOINT to send it" in warning)
     line = last_line(ended.stderr)
     assert (12, str(folder), True) == (line.spooled, line.folder, f"replay {folder} --endpoint" in str(line.command))
-    replay(tmp_path / "state/monitel", receiver.url)
-    assert ALL == arrived(receiver)
+    replay(receiver.url, "state/monitel")
+    assert RECORDED == arrived(receiver)
 
 
 def test_one_signal_may_have_no_endpoint(receiver: Receiver, train: Run, tmp_path: Path) -> None:
     """Its items are on disk, and one warning names it."""
     script = TRAIN.replace("endpoint=sys.argv[1], ", "")
     ended = train(script, env={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"})
-    assert (ALL[0], []) == arrived(receiver)
-    assert ([], ALL[1]) == spooled(tmp_path / "spool")
+    assert (RECORDED[0], []) == arrived(receiver)
+    assert ([], RECORDED[1]) == spooled(tmp_path / "spool")
     assert 1 == ended.stderr.count("no OTLP endpoint is set: logs and traces go to ")
 
 
@@ -180,8 +170,8 @@ CODES = [
 
 
 @pytest.mark.parametrize(("end", "status", "expected"), CODES)
-def test_everything_is_delivered_and_the_run_has_its_status(  # noqa: PLR0917  fixtures and parameters
-    receiver: Receiver, train: Run, tmp_path: Path, end: str, status: int, expected: str
+def test_everything_is_delivered_and_the_run_has_its_status(
+    receiver: Receiver, train: Run, end: str, status: int, expected: str
 ) -> None:
     """However it ends: open windows are closed, nothing stays on disk, and only Python's traceback is printed.
 
@@ -190,7 +180,7 @@ def test_everything_is_delivered_and_the_run_has_its_status(  # noqa: PLR0917  f
     script = TRAIN + "monitel.set_step(7)\n" + end
     printed = train(script, receiver.url, returncode=status, env={"MONITEL_RUN_EVENTS": "1"}).stderr
     assert ([*range(1, 12)], ["run.started", "checkpoint", "run.ended"]) == arrived(receiver)
-    assert (55, []) == (receiver.values("loss.sum")[-1], files(tmp_path))
+    assert (55, []) == (receiver.values("loss.sum")[-1], files("."))
     line = last_line(printed)
     assert (11, 3, None, None) == (line.windows, line.events, line.dropped, line.spooled)
     assert ("raise" in end and "except" not in end) == printed.count("Traceback")

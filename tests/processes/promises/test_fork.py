@@ -240,7 +240,7 @@ if __name__ == "__main__":
     context = multiprocessing.get_context("fork")
     {POOLS[pool]}"""
     train(script, receiver.url)
-    assert [*range(20)] == sorted(each.attributes["number"] for each in receiver.records("task"))
+    assert [*range(20)] == sorted(receiver.numbers("task"))
     assert 20 == increase(receiver, "loss.count")
 
 
@@ -313,7 +313,7 @@ def test_child_that_lives_on_does_not_lock_the_parents_spool(receiver: Receiver,
     with started(tmp_path, write_script(tmp_path, LIVES_ON)) as parent:
         assert 0 == parent.wait(60)
         wait_until((tmp_path / "child").exists, "the start of the child")
-        replay(tmp_path / "spool", receiver.url)
+        replay(receiver.url)
         assert ["parent"] == receiver.record_names()
 
 
@@ -351,15 +351,13 @@ def in_a_fork(info):
 TWO_WORKERS = "in_a_fork(object())\nin_a_fork(object())\n"
 
 
-def test_workers_of_a_data_loader_record_nothing_unless_they_are_asked_to(
-    receiver: Receiver, train: Run, tmp_path: Path
-) -> None:
+def test_workers_of_a_data_loader_record_nothing_unless_they_are_asked_to(receiver: Receiver, train: Run) -> None:
     """One line in each; another forked child is not a worker. With ``workers=True`` each is an instance."""
     with_all_kinds = CONFIGURE.replace("export_interval", "spans=True, logging_level='ERROR', export_interval")
     ended = train(LOADER + with_all_kinds + TWO_WORKERS, receiver.url)
     assert 2 == ended.stderr.count("use configure(workers=True) to export it")
     assert ([], [], []) == (receiver.points("loss.count"), receiver.records(), receiver.spans())
-    assert [] == folders(tmp_path)
+    assert [] == folders(Path())
     assert "{}\n" == train(LOADER + CONFIGURE + "in_a_fork(None)\n", receiver.url).stdout
     assert 3 == len(receiver.records("sample"))
     with_workers = CONFIGURE.replace("export_interval", "workers=True, export_interval")

@@ -5,7 +5,6 @@ import platform
 import signal
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,8 +30,8 @@ evaluation.__enter__()
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    with running(tmp_path, NOWHERE) as job:
+def job() -> Iterator[Job]:
+    with running(NOWHERE) as job:
         job.do(RECORD)
         job.wait_for_sample(0.5, "train.loss")
         yield job
@@ -93,9 +92,9 @@ def test_stopped_process_is_silent_until_it_goes_on(job: Job) -> None:
     assert 8 == job.row()["step"]
 
 
-def test_reader_beside_a_writer_sees_whole_values(tmp_path: Path) -> None:
+def test_reader_beside_a_writer_sees_whole_values() -> None:
     """While a job sets steps and begins waits without a pause, steps never fall, and no wait is torn."""
-    with running(tmp_path, NOWHERE) as job:
+    with running(NOWHERE) as job:
         job.do("configure()\nmonitel.emit('ready')\nmonitel.set_step(1)")
         wait_until(top, "a record")
         job.send(
@@ -131,9 +130,9 @@ def test_forked_child_writes_nothing_into_its_parents_record(job: Job) -> None:
     assert (8, []) == (row["step"], row["waits"])
 
 
-def test_process_without_a_record_has_no_row(tmp_path: Path) -> None:
+def test_process_without_a_record_has_no_row() -> None:
     """A process that has recorded nothing, or whose box is switched off, leaves no folder, and is named as unknown."""
-    with running(tmp_path, NOWHERE) as idle, running(tmp_path, NOWHERE, {"MONITEL_BLACK_BOX": "0"}) as without:
+    with running(NOWHERE) as idle, running(NOWHERE, {"MONITEL_BLACK_BOX": "0"}) as without:
         idle.do("configure()")
         without.do("pipeline = configure()\nmonitel.emit('left')\npipeline.force_flush(0.1)")
         assert [] == top()

@@ -1,6 +1,7 @@
 """``monitel run -- COMMAND``: the command runs as without it, and the Python programs in it are recorded."""
 
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -14,12 +15,13 @@ import pytest
 from tests.processes.console.commands import (
     PYTHON,
     RUN,
+    Outcome,
     both,
     check_same,
     is_running,
-    line,
     outcome,
     pending,
+    record,
     recording,
     rest,
     running,
@@ -30,6 +32,7 @@ from tests.support.checks import wait_until
 from tests.support.hostile import url_of
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
+from tests.support.scripts import read_line, write_line
 
 NOTHING = "monitel run: nothing was recorded\n"
 
@@ -48,12 +51,8 @@ def nothing_is_left(own_boxes: Path, tmp_path: Path) -> Iterator[None]:
 )
 def test_end_is_that_of_the_command(script: str, status: int) -> None:
     """Exit status, or death by the same signal; both streams; one line of summary; nothing is left."""
-    without, with_run = both(["sh", "-c", f"cat; echo warning >&2; {script}"], "input\n")
-    assert (status, "input\n", "warning\n") == (without.status, without.stdout, without.stderr)
-    assert (status, "input\n", "warning\n", NOTHING) == (
-        *(with_run.status, with_run.stdout),
-        *(with_run.stderr, with_run.summary),
-    )
+    ended = check_same(["sh", "-c", f"cat; echo warning >&2; {script}"], "input\n")
+    assert Outcome(status, "input\n", "warning\n", NOTHING) == ended
 
 
 @pytest.mark.usefixtures("nothing_is_left")
@@ -143,13 +142,13 @@ def test_signal_arrives(name: str) -> None:
         assert command != process.pid
         for _ in range(2):
             process.send_signal(signal.Signals[name])
-            assert name == line(process)
+            assert name == read_line(process)
         os.killpg(process.pid, signal.Signals[name])
-        first = line(process)
+        first = read_line(process)
         process.send_signal(signal.SIGUSR2)  # passed on after the other one
         found = [first]
         while found[-1] != "SIGUSR2":
-            found.append(line(process))
+            found.append(read_line(process))
         assert {name, "SIGUSR2"} == {*found, *rest(process)}
 
 
@@ -160,28 +159,26 @@ def test_signals_are_not_passed_on_under_slurm() -> None:
         process.send_signal(signal.SIGUSR1)  # handled first
         wait_until(lambda: not pending(process.pid), "the end of the signals")
         os.kill(command, signal.SIGUSR2)
-        assert ["SIGUSR2"] == [line(process), *rest(process)]
+        assert ["SIGUSR2"] == [read_line(process), *rest(process)]
 
 
 def test_command_that_handles_sigterm_decides_the_status() -> None:
     """A program may write a checkpoint first."""
     script = "trap 'echo saved; exit 9' TERM; echo ready; while :; do sleep 0.01; done"
     with running("sh", "-c", script) as job:
-        assert "ready" == line(job)
+        assert "ready" == read_line(job)
         job.send_signal(signal.SIGTERM)
-        assert ("saved", 9) == (line(job), job.wait(60))
+        assert ("saved", 9) == (read_line(job), job.wait(60))
 
 
 def test_job_goes_on_if_run_is_killed() -> None:
     """Input and output still work."""
     with running("sh", "-c", "echo $$; read line; echo $line > answer; mv answer done") as process:
-        command = int(line(process))
+        command = int(read_line(process))
         process.kill()
         process.wait()
         assert is_running(command)
-        assert process.stdin is not None
-        process.stdin.write("still here\n")
-        process.stdin.flush()
+        write_line(process, "still here")
         wait_until(Path("done").exists)
     assert "still here\n" == Path("done").read_text()
 
@@ -259,25 +256,18 @@ print("trained", flush=True)
 """
 
 
-def record(receiver: Receiver, script: str, *options: str) -> tuple[int, str, str, str]:
-    """Run a script with ``monitel run``, with the receiver as the endpoint; return status, both streams and summary."""
-    Path("train.py").write_text(script + patience())
-    options = ("--endpoint", receiver.url, "--service-name", "job", *options)
-    ended = outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", "--token", "hf_secret"])
-    return ended.status, ended.stdout, ended.stderr, ended.summary
-
-
 @pytest.mark.usefixtures("nothing_is_left", "run_events")
 def test_program_is_exported_without_code(receiver: Receiver) -> None:
     """All items arrive once, with the name of the option; no argument is sent, and nothing is on disk."""
-    status, stdout, stderr, summary = record(receiver, LOSS, "--name", "run-7")
-    assert (0, "trained\n", "") == (status, stdout, stderr)
+    options = ("--endpoint", receiver.url, "--service-name", "job", "--name", "run-7")
+    ended = record(LOSS + patience(), *options, arguments=["--token", "hf_secret"])
+    assert (0, "trained\n", "") == (ended.status, ended.stdout, ended.stderr)
     assert ["run.started", "epoch", "run.ended", "attempt.started", "attempt.ended"] == receiver.record_names()
     assert [5] == receiver.values("loss.count")[-1:]
     resources = [each.resource for each in receiver.all_points()] + [each.resource for each in receiver.records()]
     assert {("job", "run-7")} == {(each["service.name"], each["training.run.id"]) for each in resources}
     assert not any(b"hf_secret" in request.body for request in receiver.requests)
-    assert "monitel run: job, run run-7, 5 steps" in summary
+    assert "monitel run: job, run run-7, 5 steps" in ended.summary
 
 
 #: Hides the exporters from a process.
@@ -317,10 +307,9 @@ def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: in
     ended = outcome(command, env={**os.environ, "PYTHONPATH": str(tmp_path), "MONITEL_SPOOL_DIR": str(spools)})
     assert ["ledgers"] == [each.name for each in spools.iterdir()]
     assert (status, "trained\n[]\n", "") == (ended.status, ended.stdout, ended.stderr)
-    words = " ".join(ended.summary.split())
-    assert expected in words
-    assert ("died" in words) == (status == -9)
-    assert not any(word in words for word in ("on disk", "exported", "lost"))
+    assert expected in ended.words
+    assert ("died" in ended.words) == (status == -9)
+    assert not re.search("on disk|exported|lost", ended.words)
     refused = outcome([*command[:3], "--endpoint", "http://localhost:9", "touch", "started"])
     assert (2, False) == (refused.status, Path("started").exists())
     assert "--endpoint requires an exporter: pip install monitel-otlp" in refused.stderr + refused.summary
@@ -328,16 +317,14 @@ def test_core_alone_records_for_the_summary(tmp_path: Path, end: str, status: in
 
 def test_backend_that_hangs_delays_the_end_by_some_seconds(blackhole: socket.socket) -> None:
     """The status is that of the command, and the summary says what is kept, and how it is delivered."""
-    Path("train.py").write_text(f"{LOSS}{patience(SHORT)}sys.exit(7)\n")
-    given = {"OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole), "OTEL_EXPORTER_OTLP_TIMEOUT": "250"}
+    script = f"{LOSS}{patience(SHORT)}sys.exit(7)\n"
     began = time.monotonic()
-    ended = outcome([*RUN, sys.executable, "train.py"], env={**os.environ, **given, "MONITEL_SPOOL_DIR": "spool"})
+    ended = record(script, "--endpoint", url_of(blackhole), OTEL_EXPORTER_OTLP_TIMEOUT="250", MONITEL_SPOOL_DIR="spool")
     assert DEADLINE > time.monotonic() - began
     assert (7, "trained\n") == (ended.status, ended.stdout)
     assert all(each.endswith(": timed out; everything is kept and retried") for each in ended.stderr.splitlines())
     assert "monitel: delivering the remaining telemetry; Ctrl-C stops the delivery" in ended.summary
-    words = " ".join(ended.summary.split())
-    assert f" on disk 2 items, deliver with: monitel replay {Path('spool').resolve()}" in words
+    assert f" on disk 2 items, deliver with: monitel replay {Path('spool').resolve()}" in ended.words
 
 
 def test_other_programs_are_not_touched() -> None:

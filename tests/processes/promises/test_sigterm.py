@@ -14,12 +14,10 @@ from tests.support.checks import SetEnv
 from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
-from tests.support.scripts import CONFIGURE, READY, RECORD, Run, Terminate, needs_c
+from tests.support.scripts import CONFIGURE, READY, RECORD, RECORDED, Run, Terminate, needs_c
 from tests.support.series import increase
-from tests.support.spools import files, last_line, spooled
+from tests.support.spools import arrived, files, last_line, spooled
 
-#: Ten closed windows, an open one, and an event.
-ALL = ([*range(1, 12)], ["checkpoint"])
 BLOCKED = """\
 import asyncio, ctypes, faulthandler, signal, threading
 def blocked(wait="exec sleep 60"):  # in C, without a return to Python after a signal
@@ -38,11 +36,6 @@ def later(*arguments):
     print("later", flush=True)
 signal.signal(signal.SIGTERM, later)
 """
-
-
-def arrived(receiver: Receiver) -> tuple[list[int | float], list[str]]:
-    """Return the values of ``loss.count`` and the names of the records that a backend has accepted."""
-    return receiver.values("loss.count"), receiver.record_names()
 
 
 @pytest.fixture
@@ -64,28 +57,60 @@ def blackholed(blackhole: socket.socket) -> str:
 
 
 WHERE = [pytest.param(PAUSE, id="in Python"), pytest.param("blocked()\n", id="in C")]
+LOOP = """\
+async def main():
+    os.write(1, b"ready\\n")
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+#: Each child ends, even before code of monitel runs there.
+FORKS = """\
+for _ in range(100):
+    if (pid := os.fork()) == 0:
+        ctypes.CDLL(None).pause()
+        os._exit(1)
+    os.kill(pid, signal.SIGTERM)
+    assert wait_for(pid) == -signal.SIGTERM
+threading.Event().wait(1)  # in which a signal of a child would end the parent
+"""
+AFTER_CHILDREN = pytest.param(FORKS + PAUSE, id="after signals to children just after their fork")
 
 
-@pytest.mark.parametrize("where", WHERE)
+@pytest.mark.parametrize("where", [*WHERE, pytest.param(LOOP, id="in an event loop"), AFTER_CHILDREN])
 def test_everything_is_delivered(receiver: Receiver, terminate: Terminate, tmp_path: Path, where: str) -> None:
     """Then the signal ends the process as by default, even inside C code; further signals change nothing."""
     ended = terminate(BEGIN + where, receiver.url, signals=20)
-    assert ALL == arrived(receiver)
+    assert RECORDED == arrived(receiver)
     assert "monitel: exported 11 windows and numbers, 1 events\n" == ended.stderr
     assert [] == files(tmp_path)
 
 
-@pytest.mark.timed
-@pytest.mark.parametrize(
-    ("backend", "where"),
-    [("refusing", PAUSE), ("blackholed", PAUSE), ("blackholed", "blocked()\n"), ("dripping", "blocked()\n")],
-)
+#: It is added under a lock, so the SDK cannot collect.
+LOCKED = """\
+class Amount(int):
+    def __radd__(self, other):
+        os.write(1, b"ready\\n")
+        sys.stdin.read()
+pipeline.meter_provider.get_meter("mine").create_counter("mine").add(Amount(1))
+"""
+BACKENDS = [
+    pytest.param("refusing", PAUSE, marks=pytest.mark.timed),
+    pytest.param("blackholed", PAUSE, marks=pytest.mark.timed),
+    pytest.param("blackholed", "blocked()\n", marks=pytest.mark.timed),
+    pytest.param("dripping", "blocked()\n", marks=pytest.mark.timed),
+    pytest.param("blackholed", READY + "pipeline.shutdown()\n", id="during a shutdown"),
+    pytest.param("blackholed", "import atexit\natexit.register(os.write, 1, b'ready\\n')\n", id="during the exit"),
+    pytest.param("refusing", LOCKED, id="inside counter.add"),
+]
+
+
+@pytest.mark.parametrize(("backend", "where"), BACKENDS)
 def test_what_cannot_be_delivered_is_on_disk(
-    request: pytest.FixtureRequest, terminate: Terminate, tmp_path: Path, backend: str, where: str
+    request: pytest.FixtureRequest, terminate: Terminate, backend: str, where: str
 ) -> None:
-    """Within the same time; the last line has the number."""
+    """Within the same time, and once; the last line has the number."""
     ended = terminate(BEGIN + where, request.getfixturevalue(backend))
-    assert (ALL, 12) == (spooled(tmp_path / "spool"), last_line(ended.stderr).spooled)
+    assert (RECORDED, 12) == (spooled(Path("spool")), last_line(ended.stderr).spooled)
 
 
 MANY = """\
@@ -124,6 +149,15 @@ DUMP = "import faulthandler, signal\nfaulthandler.register(signal.SIGTERM, all_t
 HANDLE = "import signal\nsignal.signal(signal.SIGTERM, {})\nhandler = signal.getsignal(signal.SIGTERM)\n"
 LATE = 'monitel.emit("late")\n'
 KEPT = f"{LIVE_ON}assert signal.getsignal(signal.SIGTERM) == handler\n{LATE}"
+#: A handler of an event loop, which works as without monitel.
+GRACEFUL = """\
+async def main():
+    terminated = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
+    os.write(1, b"ready\\n")
+    await asyncio.wait_for(terminated.wait(), 60)
+asyncio.run(main())
+"""
 #: Scripts, their status and output, and whether they record ``late`` after the signal.
 HANDLERS: dict[str, tuple[str, int, str, bool]] = {
     # With sigterm=True: it gets the signal once, after the delivery, and decides the status.
@@ -138,6 +172,7 @@ HANDLERS: dict[str, tuple[str, int, str, bool]] = {
     "later, in C": (BEGIN + LATER + 'blocked("cat; sleep 1.5")\n' + LATE, 0, "later\n", True),
     "later, which exits": (BEGIN + LATER.replace('print("later", flush=True)', "os._exit(7)") + PAUSE, 7, "", False),
     "later, after the shutdown": (BEGIN + LATER + "pipeline.shutdown()\n" + LIVE_ON, 0, "later\n", False),
+    "of an event loop": (BEGIN + GRACEFUL + LATE, 0, "", True),
     # Python cannot see a handler of a C library.
     "previous, in C": (DUMP.format(False) + WITH_TRUE + LIVE_ON, 0, "", False),
     "later, of a C library": (BEGIN + DUMP.format(True) + "pipeline.force_flush(60)\n" + LIVE_ON, 0, "", False),
@@ -150,7 +185,7 @@ def test_handlers_of_the_application_are_called(receiver: Receiver, terminate: T
     script, status, printed, late = HANDLERS[handler]
     ended = terminate(script, receiver.url, status=status)
     assert printed == ended.stdout.replace("ready\n", "")
-    assert (ALL[0], [*ALL[1], *["late"] * late]) == arrived(receiver)
+    assert (RECORDED[0], [*RECORDED[1], *["late"] * late]) == arrived(receiver)
     assert ("faulthandler.register" in script) == ended.stderr.count("most recent call first")
     assert ("os._exit" not in script) == ended.stderr.count("monitel: exported")
 
@@ -164,10 +199,15 @@ def test_previous_handler_may_continue(receiver: Receiver, terminate: Terminate)
     assert ["checkpoint", "again"] == receiver.record_names()
 
 
-def test_false_handles_nothing(receiver: Receiver, terminate: Terminate) -> None:
-    """The signal ends the process at once."""
-    ended = terminate(WITH_TRUE.replace("sigterm=True", "sigterm=False") + PAUSE, receiver.url)
-    assert ("", []) == (ended.stderr, receiver.requests)
+EXEC = "os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])\n"
+
+
+@pytest.mark.parametrize(
+    "script", [WITH_TRUE.replace("sigterm=True", "sigterm=False") + PAUSE, BEGIN + EXEC], ids=["sigterm=False", "exec"]
+)
+def test_nothing_is_handled(receiver: Receiver, terminate: Terminate, script: str) -> None:
+    """The signal ends the process at once, if the pipeline leaves it alone, or ``exec`` has removed the handler."""
+    assert ("", []) == (terminate(script, receiver.url).stderr, receiver.requests)
 
 
 def test_launcher_handles_nothing(receiver: Receiver, run: Run, tmp_path: Path) -> None:
@@ -189,7 +229,7 @@ def test_end_that_fails_does_not_keep_the_process_alive(receiver: Receiver, term
 
 TEMPORARY = "before = signal.signal(signal.SIGTERM, lambda *_: None)\nsignal.signal(signal.SIGTERM, before)\n"
 #: An event loop takes Python's wake-up descriptor, and releases it.
-LOOP = """\
+TEMPORARY_LOOP = """\
 async def handle():
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, print)
 asyncio.run(handle())
@@ -197,7 +237,7 @@ asyncio.run(handle())
 
 
 @pytest.mark.parametrize("where", WHERE)
-@pytest.mark.parametrize("temporary", [TEMPORARY, LOOP])
+@pytest.mark.parametrize("temporary", [TEMPORARY, TEMPORARY_LOOP])
 def test_handler_that_a_library_restores_decides_again(
     receiver: Receiver, terminate: Terminate, where: str, temporary: str
 ) -> None:
@@ -205,32 +245,6 @@ def test_handler_that_a_library_restores_decides_again(
     rounds = "for _ in range(2): assert pipeline.force_flush(60)\n"
     terminate(BEGIN + temporary + rounds + where, receiver.url)
     assert (11, ["checkpoint"]) == (receiver.values("loss.count")[-1], receiver.record_names())
-
-
-GRACEFUL = """\
-async def main():
-    terminated = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminated.set)
-    os.write(1, b"ready\\n")
-    await asyncio.wait_for(terminated.wait(), 60)
-    monitel.emit("terminated")
-asyncio.run(main())
-"""
-PLAIN = """\
-async def main():
-    os.write(1, b"ready\\n")
-    await asyncio.sleep(60)
-asyncio.run(main())
-"""
-
-
-def test_asyncio_works_as_without_monitel(receiver: Receiver, terminate: Terminate) -> None:
-    """A handler of the event loop is called; without one the signal ends the process while the loop waits."""
-    terminate(BEGIN + GRACEFUL, receiver.url, status=0)
-    assert (ALL[0], ["checkpoint", "terminated"]) == arrived(receiver)
-    receiver.requests.clear()
-    terminate(BEGIN + PLAIN, receiver.url)
-    assert ALL == arrived(receiver)
 
 
 COUNT = """\
@@ -293,18 +307,7 @@ def test_signal_may_interrupt_a_flush(blackhole: socket.socket, terminate: Termi
     connections: list[socket.socket] = []
     terminate(BEGIN + READY + "pipeline.force_flush(60)\n", url_of(blackhole), when=hangs)
     connections[0].close()
-    assert ALL == spooled(tmp_path / "spool")
-
-
-@pytest.mark.parametrize(
-    "wait", [READY + "pipeline.shutdown()\n", "import atexit\natexit.register(os.write, 1, b'ready\\n')\n"]
-)
-def test_signal_during_the_exit_lets_it_finish(
-    blackhole: socket.socket, terminate: Terminate, tmp_path: Path, wait: str
-) -> None:
-    """Everything is on disk once, and the signal ends the process."""
-    terminate(BEGIN + wait, url_of(blackhole))
-    assert ALL == spooled(tmp_path / "spool")
+    assert RECORDED == spooled(tmp_path / "spool")
 
 
 def test_signal_after_the_shutdown_ends_the_process(receiver: Receiver, terminate: Terminate) -> None:
@@ -313,22 +316,6 @@ def test_signal_after_the_shutdown_ends_the_process(receiver: Receiver, terminat
         join = "thread.join()\n" if "thread" in end else ""
         ended = terminate(BEGIN + end + join + "blocked()\n", receiver.url)
         assert 1 == ended.stderr.count("monitel: exported")
-
-
-LOCKED = """\
-class Amount(int):
-    def __radd__(self, other):
-        os.write(1, b"ready\\n")
-        sys.stdin.read()
-
-pipeline.meter_provider.get_meter("mine").create_counter("mine").add(Amount(1))  # added under a lock
-"""
-
-
-def test_locked_instrument_does_not_block_the_exit(refusing: str, terminate: Terminate, tmp_path: Path) -> None:
-    """The main thread is inside ``counter.add``, so the SDK cannot collect; everything else is on disk."""
-    terminate(BEGIN + LOCKED, refusing)
-    assert ALL == spooled(tmp_path / "spool")
 
 
 CHILD = """\
@@ -380,31 +367,8 @@ def test_signal_of_a_forked_child_is_its_own(receiver: Receiver, terminate: Term
     """The child ends as without monitel, or after its own delivery; the parent goes on."""
     begin, words, status, names = CHILDREN[child]
     ended = terminate(begin + CHILD.format(**words) + PAUSE, receiver.url, status=status)
-    assert (ALL[0], names) == (receiver.values("loss.count"), sorted(receiver.record_names()))
+    assert (RECORDED[0], names) == (receiver.values("loss.count"), sorted(receiver.record_names()))
     assert len(names) == ended.stderr.count("monitel: exported")
-
-
-FORKS = """\
-for _ in range(100):
-    if (pid := os.fork()) == 0:
-        ctypes.CDLL(None).pause()
-        os._exit(1)
-    os.kill(pid, signal.SIGTERM)
-    assert wait_for(pid) == -signal.SIGTERM
-threading.Event().wait(1)  # in which a signal of a child would end the parent
-"""
-
-
-def test_signal_just_after_a_fork_is_the_childs(receiver: Receiver, terminate: Terminate) -> None:
-    """Each child ends, even before code of monitel runs there, and the parent goes on."""
-    terminate(BEGIN + FORKS + PAUSE, receiver.url)
-    assert ALL == arrived(receiver)
-
-
-def test_replaced_program_has_the_default_action(receiver: Receiver, terminate: Terminate) -> None:
-    """``exec`` removes the handler."""
-    terminate(BEGIN + "os.execvp('sh', ['sh', '-c', 'echo ready; exec sleep 60'])\n", receiver.url)
-    assert [] == receiver.requests
 
 
 def test_process_one_of_a_container_lives_on(receiver: Receiver, terminate: Terminate) -> None:
@@ -418,4 +382,4 @@ sys.stdin.read()  # it ends after the signal
 monitel.emit("after")
 """
     terminate(BLOCKED + script, receiver.url, status=0)
-    assert (ALL[0], ["checkpoint", "before", "after"]) == arrived(receiver)
+    assert (RECORDED[0], ["checkpoint", "before", "after"]) == arrived(receiver)

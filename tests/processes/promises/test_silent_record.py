@@ -1,6 +1,6 @@
 """The record of a process that no exporter reads: with TensorBoard alone, and in a rank that does not export."""
 
-import os
+import re
 import signal
 import sys
 from contextlib import AbstractContextManager
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.commands import RUN, outcome
+from tests.processes.console.commands import RUN, record
 from tests.processes.console.jobs import Console
 from tests.processes.promises.jobs import autopsy, running, top
 from tests.support.checks import wait_until
 from tests.support.commands import command
-from tests.support.scripts import READY, Process, finish, started
+from tests.support.scripts import READY, Process, finish, read_line, started, wait_until_ready, write_line
 
 TENSORBOARD = """\
 import os, sys, time
@@ -49,8 +49,7 @@ def working(script: str, env: dict[str, str] | None = None) -> AbstractContextMa
 
 
 def wait_for_work(process: Process) -> dict[str, Any]:
-    assert process.stdout is not None
-    assert "ready\n" == process.stdout.readline(), finish(process).stderr
+    wait_until_ready(process)
     rows: list[dict[str, Any]] = []
 
     def is_seen() -> bool:
@@ -104,9 +103,7 @@ def test_program_without_an_exporter_is_seen_under_run(console: Console) -> None
         pid = wait_for_work(process)["pid"]
         (found,) = autopsy(pid)["processes"]
         check(found)
-        assert process.stdin is not None
-        process.stdin.write("die\n")
-        process.stdin.flush()
+        write_line(process, "die")
         row = until(lambda rows: rows[None]["death"])[None]
         assert ("dead", "killed by SIGKILL", 41) == (row["state"], row["death"], row["step"])
         assert 0 == finish(process, "end\n").status
@@ -126,24 +123,20 @@ def test_run_names_a_silent_rank(own_boxes: Path) -> None:
         ("os.kill(os.getpid(), 15)", -signal.SIGTERM, "ended rank 1 preempted"),
         ("os.kill(os.getpid(), 9)", -signal.SIGKILL, "died rank 1 killed by SIGKILL at step 2"),
     ):
-        Path("job.py").write_text(f"{SILENT}[monitel.set_step(step) for step in range(3)]\nmonitel.emit('a')\n{end}\n")
-        ended = outcome([*RUN, sys.executable, "job.py"], env={**os.environ, **RANK})
-        assert status == ended.status, ended
-        assert words in " ".join(ended.summary.split())
-        assert "exported" not in ended.summary
-        assert "deliver with" not in ended.summary
+        ended = record(f"{SILENT}for step in range(3): monitel.set_step(step)\nmonitel.emit('a')\n{end}\n", **RANK)
+        assert (status, True) == (ended.status, words in ended.words), ended
+        assert not re.search("exported|deliver with", ended.summary)
         assert ("died" in words) == bool([*own_boxes.iterdir()])
     (found,) = autopsy()["processes"]
-    assert f"monitel autopsy {found['box']}" in " ".join(ended.summary.split())
+    assert f"monitel autopsy {found['box']}" in ended.words
 
 
 def test_later_exporter_handles_sigterm() -> None:
     """The handler of the silent rank is in nobody's way."""
     later = "monitel_otlp.configure(spool_dir='own')\nmonitel.set_step(1)\nos.kill(os.getpid(), 15)\n"
-    Path("job.py").write_text(f"{SILENT}monitel.emit('a')\n{later}")
-    ended = outcome([*RUN, sys.executable, "job.py"], env={**os.environ, **RANK})
-    words = " ".join(ended.summary.split())
-    assert (-signal.SIGTERM, True, True) == (ended.status, "rank 1 preempted" in words, "deliver with" in words)
+    ended = record(f"{SILENT}monitel.emit('a')\n{later}", **RANK)
+    assert -signal.SIGTERM == ended.status
+    assert re.search("rank 1 preempted.* deliver with", ended.words)
 
 
 INSTALL = "import monitel_tensorboard\nboard = monitel_tensorboard.install('runs')\nmonitel.emit('a')"
@@ -151,9 +144,9 @@ CONFIGURE = "configure()\nmonitel.emit('b')"
 
 
 @pytest.mark.parametrize("order", [(INSTALL, CONFIGURE), (CONFIGURE, INSTALL)], ids=["later", "earlier"])
-def test_exporter_takes_over(own_boxes: Path, tmp_path: Path, order: tuple[str, str]) -> None:
+def test_exporter_takes_over(own_boxes: Path, order: tuple[str, str]) -> None:
     """A process has one record at a time: that of the exporter that reads it."""
-    with running(tmp_path, "http://127.0.0.1:9") as job:
+    with running("http://127.0.0.1:9") as job:
         for statements in order:
             job.do(statements)
         (box,) = own_boxes.iterdir()
@@ -221,9 +214,9 @@ def hang():
 {FAILURES[where]}"""
     line = script.split("\n").index('    json.loads("{")  # fails') + 1
     with working(script) as process:
-        assert process.stdout is not None
-        words = [process.stdout.readline() for _ in range(1 + (where == "a thread"))]
-        assert "ready\n" == words[-1], finish(process).stderr
+        if where == "a thread":
+            assert "called" == read_line(process)
+        wait_until_ready(process)
         wait_until(lambda: autopsy(process.pid)["processes"][0]["exception"] is not None, "the exception in the record")
         process.kill()
         ended = finish(process)

@@ -1,7 +1,7 @@
 """A pipeline without code by ``opentelemetry-instrument``, and monitel beside the application's OpenTelemetry."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,10 @@ RECORDED = {"loss.count": 3, "accuracy": 0.5, "samples": 60, "training.step": 7,
 OWN = {name: value for name, value in RECORDED.items() if name != "mine"}
 
 
-@pytest.fixture(autouse=True)
-def resources_of_applications(request: pytest.FixtureRequest) -> None:
-    """Let resources lack the name of the distribution and a schema: here they belong to the application."""
-    reason = "the resource belongs to the application"
-    rules = ("resource.distro", "resource.schema", "resource.required")
-    request.applymarker(pytest.mark.invalid_output(reason, *rules))
+#: Resources lack the name of the distribution, and a schema.
+pytestmark = pytest.mark.invalid_output(
+    "the resource belongs to the application", "resource.distro", "resource.schema", "resource.required"
+)
 
 
 @pytest.fixture
@@ -61,12 +59,13 @@ def instrument(receiver: Receiver, run: Run, tmp_path: Path) -> Instrument:
     if find_spec("opentelemetry.distro") is None:
         pytest.skip("pip install opentelemetry-distro opentelemetry-instrumentation")
 
-    def instrument(script: str, *, env: Mapping[str, str], timeout: float = 120) -> Ended:
+    def instrument(script: str, **env: str) -> Ended:
         seconds = SHORT if "OTEL_EXPORTER_OTLP_ENDPOINT" in env else LONG
         (tmp_path / "train.py").write_text(with_patience(script, seconds))
         program = Path(sys.executable).with_name("opentelemetry-instrument")
         usual = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-        return run(program, sys.executable, tmp_path / "train.py", env={**usual, **env}, timeout=timeout)
+        usual |= dict.fromkeys([METRICS, LOGS, TRACES], "otlp_proto_http")
+        return run(program, sys.executable, tmp_path / "train.py", env={**usual, **env})
 
     return instrument
 
@@ -77,9 +76,8 @@ def totals(receiver: Receiver) -> dict[str, float]:
 
 def test_both_pipelines_send_what_a_script_records(receiver: Receiver, instrument: Instrument) -> None:
     """Monitel's items by monitel, the application's by the distribution's exporters; both have the rank."""
-    detector = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3", "WORLD_SIZE": "4"}
-    exporters = dict.fromkeys([METRICS, LOGS, TRACES], "otlp_proto_http")
-    ended = instrument(RECORD, env={**exporters, **detector, "OTEL_SERVICE_NAME": "train"})
+    rank = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel", "RANK": "3", "WORLD_SIZE": "4"}
+    ended = instrument(RECORD, **rank, OTEL_SERVICE_NAME="train")
     assert RECORDED == totals(receiver)
     assert ["epoch", "own", "run.log"] == sorted(receiver.record_names())
     (span,), (event,) = receiver.spans(), receiver.records("epoch")
@@ -94,16 +92,14 @@ def test_both_pipelines_send_what_a_script_records(receiver: Receiver, instrumen
 @pytest.mark.parametrize(("signal", "off"), [("metrics", METRICS), ("logs", LOGS), ("traces", TRACES)])
 def test_signal_that_is_off_is_not_recorded(receiver: Receiver, instrument: Instrument, signal: str, off: str) -> None:
     """By OpenTelemetry's variable, for both pipelines."""
-    exporters = dict.fromkeys([METRICS, LOGS, TRACES], "otlp_proto_http")
-    instrument(RECORD, env={**exporters, off: "none", "MONITEL_SPANS": "1"})
+    instrument(RECORD, **{off: "none"}, MONITEL_SPANS="1")
     assert {"metrics", "logs", "traces"} - {signal} == {request.signal for request in receiver.requests}
 
 
 @pytest.mark.parametrize("switch", ["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "OTEL_SDK_DISABLED"])
 def test_pipeline_can_be_switched_off(receiver: Receiver, instrument: Instrument, switch: str) -> None:
     """By the name of the instrumentation, or with the SDK."""
-    exporters = {TRACES: "none", METRICS: "otlp_proto_http", LOGS: "otlp_proto_http"}
-    ended = instrument(RECORD, env={**exporters, switch: "true" if switch == "OTEL_SDK_DISABLED" else "monitel"})
+    ended = instrument(RECORD, **{TRACES: "none", switch: "true" if switch == "OTEL_SDK_DISABLED" else "monitel"})
     assert {"mine"} >= totals(receiver).keys()
     assert set() == {*receiver.record_names()} - {"own"}
     assert "monitel: exported" not in ended.stderr
@@ -118,7 +114,7 @@ if not sys.argv[1:]:
     for name, rank in (("helper", {}), ("rank", {"RANK": "1"})):
         subprocess.run([sys.executable, __file__, name], env={**os.environ, **rank}, check=True)
 """
-    instrument(script, env=dict.fromkeys([METRICS, LOGS, TRACES], "otlp_proto_http"))
+    instrument(script)
     assert ["first", "rank"] == sorted(receiver.record_names())
 
 
@@ -133,16 +129,15 @@ with monitel_otlp.configure(service_name="mine"):
     monitel.emit("late")
     assert trace.get_tracer_provider() is before
 """
-    instrument(script, env=dict.fromkeys([METRICS, LOGS, TRACES], "otlp_proto_http"))
+    instrument(script)
     assert ["early", "late"] == receiver.record_names()
 
 
 def test_items_are_kept_on_disk_without_a_backend(instrument: Instrument, tmp_path: Path) -> None:
     """The items of monitel, in the folder of the variable; the last line has its number."""
     where = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "MONITEL_SPOOL_DIR": str(tmp_path / "here")}
-    exporters = {LOGS: "otlp_proto_http", METRICS: "otlp_proto_http", TRACES: "none"}
-    quick = {"OTEL_EXPORTER_OTLP_TIMEOUT": "1"}  # the exporters of the distribution try so long
-    ended = instrument(RECORD, env={**exporters, **where, **quick})
+    # The exporters of the distribution try for a second.
+    ended = instrument(RECORD, **where, **{TRACES: "none"}, OTEL_EXPORTER_OTLP_TIMEOUT="1")
     values, names = spooled(tmp_path / "here", distro=False)
     assert (3, ["epoch", "run.log"]) == (values[-1], sorted(names))
     assert 5 == last_line(ended.stderr).spooled  # three windows and numbers, two events
@@ -166,7 +161,7 @@ def test_pipeline_beside_a_configuration_file(receiver: Receiver, instrument: In
     """With OTEL_CONFIG_FILE, which configures the application's providers alone."""
     path = tmp_path / "otel.yaml"
     path.write_text(DECLARED.replace("URL", receiver.url))
-    instrument(RECORD, env={"OTEL_CONFIG_FILE": str(path)})
+    instrument(RECORD, OTEL_CONFIG_FILE=str(path))
     assert OWN == totals(receiver)
     assert (["epoch", "run.log"], 1) == (sorted(receiver.record_names()), len(receiver.spans()))
 

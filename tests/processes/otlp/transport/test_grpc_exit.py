@@ -41,15 +41,13 @@ monitel.emit("later")
 
 
 @pytest.mark.parametrize("channel", ["unused", "used"])
-def test_forked_child_spools_with_a_warning(
-    grpc_receiver: GrpcReceiver, train: Run, tmp_path: Path, channel: str
-) -> None:
+def test_forked_child_spools_with_a_warning(grpc_receiver: GrpcReceiver, train: Run, channel: str) -> None:
     """The child spools even if the parent has no connection yet; the parent still delivers."""
     ended = train(FORK, grpc_receiver.url, channel, env=GRPC)
     assert ["parent", "later"] == grpc_receiver.record_names()
     assert [2] == grpc_receiver.values("loss.count")
-    assert ([1], ["child"]) == spooled(tmp_path / "spool")
-    (folder,) = folders(tmp_path / "spool")
+    assert ([1], ["child"]) == spooled(Path("spool"))
+    (folder,) = folders(Path("spool").resolve())
     (warning,) = (line for line in ended.stderr.splitlines() if "forked process" in line)
     assert f"gRPC does not work in a forked process: its telemetry goes to {folder.parent}" == warning
     (goodbye,) = (line for line in ended.stderr.splitlines() if f"replay {folder}" in line)
