@@ -19,7 +19,7 @@ from monitel.console.page import page
 from monitel.console.reader import read_boxes
 from monitel.console.runs import Run, Runs, add_options, is_given, outcome_of, report, run_in, with_loss
 from monitel.runs.curves import LIMIT_BYTES, Curve, read_curves
-from monitel.runs.ended import ONLY, read_ends, write_end
+from monitel.runs.ended import ONLY, count_ends, read_ends, write_end
 from monitel.runs.folder import CURVES, is_started, make_started, name_of
 from monitel.runs.folder import FILE as LEDGER
 from monitel.runs.process import Process
@@ -57,12 +57,17 @@ def report_of(store: Path, *, title: str) -> str:
 
 
 def write_report(store: Path, place: Path, *, title: str) -> Path:
-    """Write the report of a run into a file, and return its path."""
-    text = report_of(store, title=title)
-    with closing(Folder.open(place.parent, check=False)) as folder:
-        new = f".{place.name}.{token_hex(4)}"  # several ranks may write it at once
-        folder.write_new(new, text.encode("utf-8", "replace"))
-        folder.rename(new, place.name)
+    """Write the report of a run into a file, and return its path.
+
+    Several ranks may do so at once: each writes it again until no other one has stored its end meanwhile.
+    """
+    known = -1
+    while known != (found := count_ends(store)):
+        known, text = found, report_of(store, title=title)
+        with closing(Folder.open(place.parent, check=False)) as folder:
+            new = f".{place.name}.{token_hex(4)}"
+            folder.write_new(new, text.encode("utf-8", "replace"))
+            folder.rename(new, place.name)
     return place
 
 

@@ -181,6 +181,13 @@ def write_end(path: Path, process: Process, token: str = "") -> None:
         folder.replace(f"report-{process.key}-{token or token_hex(4)}.json", encode(process))
 
 
+def count_ends(path: Path) -> int:
+    """Return the number of processes in the folder of a run; 0 if it cannot be read."""
+    with suppress(OSError, FolderError), closing(Folder.open(path)) as folder:
+        return len([*filter(_NAME.fullmatch, folder.names())])
+    return 0
+
+
 def read_ends(path: Path) -> tuple[list[Process], list[str]]:
     """Return the processes in the folder of a run, the oldest first, and problems with its files. Never raises."""
     found: list[Process] = []

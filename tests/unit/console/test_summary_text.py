@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_of, totals
 
 from monitel.blackbox.folder import FolderError
+from monitel.console import report
 from monitel.console.summary import print_summary, summary_lines, with_cause
 from monitel.runs.ended import encode, read_ends, write_end
 from monitel.runs.history import RunTime
@@ -258,3 +259,19 @@ def test_end_is_written_into_a_private_folder_only(folder: Path, tmp_path: Path)
     for path in (link, folder):
         with pytest.raises(FolderError):
             write_end(path, ended())
+
+
+def test_report_has_ranks_that_end_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a rank may have written its own report before, which has all of them."""
+    write_end(tmp_path, ended(0, world_size=2))
+    late, report_of = [ended(1, world_size=2)], report.report_of
+
+    def overtaken(store: Path, *, title: str) -> str:
+        text = report_of(store, title=title)
+        if late:
+            write_end(store, late.pop())
+        return text
+
+    monkeypatch.setattr(report, "report_of", overtaken)
+    written = report.write_report(tmp_path, tmp_path / "report.html", title="two ranks").read_text()
+    assert "ranks found here" not in written
