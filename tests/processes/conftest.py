@@ -5,17 +5,19 @@ delivery: then monitel writes to disk what it had to send, or counts it as dropp
 tests therefore have more time, so that what arrives and what is on disk is exact on any machine; see ``patience``.
 """
 
+import signal
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.processes.console.jobs import Console
-from tests.processes.patience import IN_TIME, LONG, SHORT, STRICT, with_patience
-from tests.support.scripts import Ended, Run, Terminate, send_sigterm, write_script
+from tests.processes.patience import IN_TIME, LONG, SHORT, with_patience
+from tests.support.scripts import Ended, Run, finish, started, wait_until_ready, write_script
 
 Seconds = Callable[[tuple[object, ...], dict[str, Any]], float]
+Terminate = Callable[..., Ended]  # type of the fixture ``terminate``
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +53,27 @@ def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
 
 @pytest.fixture
 def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
-    send = partial(
-        send_sigterm, tmp_path, within=IN_TIME if STRICT else IN_TIME / 5
-    )  # limit() makes it five times as long
+    """Return a function that sends SIGTERM to a script that has printed ``ready``; the script must end in time."""
 
-    def terminate(script: str, url: str, **options: Any) -> Ended:
-        if "monitel_otlp" in script:
-            script = with_patience(script, seconds_for_exit((url,), {}))
-        return send(script, url, **options)
+    def terminate(
+        script: str,
+        url: str,
+        *,
+        status: int = -signal.SIGTERM,
+        signals: int = 1,
+        when: Callable[[], object] = lambda: None,
+    ) -> Ended:
+        path = write_script(tmp_path, with_patience(script, seconds_for_exit((url,), {})))
+        with started(tmp_path, "-W", "ignore", path, url) as process:  # Python 3.12 warns of forks beside threads
+            wait_until_ready(process)
+            when()
+            begin = time.monotonic()
+            for _ in range(signals):
+                process.send_signal(signal.SIGTERM)
+            ended = finish(process)
+        assert status == ended.status, ended.stderr
+        assert ended.at - begin <= IN_TIME
+        return ended
 
     return terminate
 

@@ -1,20 +1,18 @@
-"""Scripts in Python processes: run to their end, started and watched, or ended by SIGTERM."""
+"""Scripts in Python processes: run to their end, or started and watched."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.checks import EXIT, limit
 from tests.support.forkserver import Forked, can_fork
 
 Process = subprocess.Popen[str]
@@ -48,6 +46,13 @@ clock.advance(1)
 monitel.emit("checkpoint", step=10)
 """
 TRAIN = CONFIGURE + RECORD
+_HIDING = """\
+from importlib.machinery import PathFinder
+found = PathFinder.find_spec
+def find_spec(name, path=None, target=None):
+    return None if f"{{name}}.".startswith(tuple(f"{{each}}." for each in {})) else found(name, path, target)
+PathFinder.find_spec = find_spec
+"""
 #: The values of ``loss.count`` and the names of the records that RECORD makes.
 RECORDED = ([*range(1, 12)], ["checkpoint"])
 _PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
@@ -105,6 +110,14 @@ def write_script(folder: Path, script: str) -> Path:
     return new.replace(folder / "train.py")  # another process may be about to read it
 
 
+def without(*packages: str) -> dict[str, str]:
+    """Return the variables of Python processes that cannot find packages of these names."""
+    folder = Path("without").absolute()
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_HIDING.format(packages), encoding="utf-8")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])}
+
+
 def finish(process: Process, text: str | None = None, *, timeout: float = 120) -> Ended:
     """Write text to a process, and wait for its end; fail the test after ``timeout`` seconds."""
     try:
@@ -156,33 +169,6 @@ class Run:
         return ended
 
 
-Terminate = Callable[..., Ended]  # type of the fixture ``terminate``
-
-
-def send_sigterm(
-    folder: Path,
-    script: str,
-    url: str,
-    *,
-    status: int = -signal.SIGTERM,
-    within: float = EXIT,
-    signals: int = 1,
-    when: Callable[[], object] = lambda: None,
-) -> Ended:
-    """Run a script until it prints ``ready``, call ``when``, and send SIGTERM; the script must end in time."""
-    path = write_script(folder, script)
-    with started(folder, "-W", "ignore", path, url) as process:  # Python 3.12 warns of forks beside threads
-        wait_until_ready(process)
-        when()
-        begin = time.monotonic()
-        for _ in range(signals):
-            process.send_signal(signal.SIGTERM)
-        ended = finish(process)
-    assert status == ended.status, ended.stderr
-    assert ended.at - begin <= limit(within)
-    return ended
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     return Run(tmp_path)
@@ -194,8 +180,3 @@ def train(run: Run, tmp_path: Path) -> Run:
         return run(write_script(tmp_path, script), *arguments, **options)
 
     return train  # type: ignore[return-value]  # as Run, with a script in front
-
-
-@pytest.fixture
-def terminate(tmp_path: Path) -> Terminate:
-    return partial(send_sigterm, tmp_path)

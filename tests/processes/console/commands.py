@@ -67,8 +67,11 @@ def record(script: str, *options: str, arguments: Sequence[str] = (), **env: str
     return outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", *arguments], env={**os.environ, **env})
 
 
-def both(command: Sequence[str], stdin: str = "", **options: Any) -> tuple[Outcome, Outcome]:
-    without, with_run = (outcome([*prefix, *command], stdin, **options) for prefix in PREFIXES)
+def both(
+    command: Sequence[str], stdin: str = "", *, before: Sequence[str] = (), **options: Any
+) -> tuple[Outcome, Outcome]:
+    """Return the ends of a command without and with ``monitel run``, after the words of a program that starts it."""
+    without, with_run = (outcome([*before, *prefix, *command], stdin, **options) for prefix in PREFIXES)
     assert not without.summary
     return without, with_run
 

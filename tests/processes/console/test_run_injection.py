@@ -28,8 +28,7 @@ except ImportError as error:
 """
 #: Prints if the process has been recorded, for a module that only looks like torch.
 RECORDED = """\
-import os, sys
-{module}
+import os, sys, torch
 print("monitel_otlp.configuration" in sys.modules, flush=True)
 """
 
@@ -42,7 +41,7 @@ def like_torch(tmp_path: Path, setenv: SetEnv) -> Iterator[Path]:
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text("")
     for name in ("torch/utils/collect_env", "torch/distributed/run", "torch/distributed/worker"):
-        (folder / f"{name}.py").write_text(RECORDED.format(module="import torch"))
+        (folder / f"{name}.py").write_text(RECORDED)
     setenv(PYTHONPATH=str(folder), MONITEL_SPOOL_DIR=str(tmp_path / "spool"), MONITEL_BLACK_BOX="0")
     yield folder
     assert not (tmp_path / "state/monitel").exists()
@@ -98,16 +97,15 @@ def test_failed_import_is_that_of_the_program(like_torch: Path) -> None:
         "import os\nif 'OK' not in os.environ: raise ImportError('no CUDA')\n"
     )
     script = "import os\ntry:\n    import torch\nexcept ImportError as error: print(error)\nos.environ['OK'] = '1'\n"
-    without, with_run = both([sys.executable, "-c", script + RECORDED.format(module="import torch")])
+    without, with_run = both([sys.executable, "-c", script + RECORDED])
     assert ("no CUDA\nFalse\n", "no CUDA\nTrue\n") == (without.stdout, with_run.stdout)
 
 
-AGAIN = RECORDED.format(module="import torch")
 CHILD = "import subprocess\nsubprocess.run([sys.executable, *{arguments!r}], check=True, env={{**os.environ, {env}}})\n"
 TOOL, RANK, LOCAL_RANK = (
-    CHILD.format(arguments=["-c", AGAIN], env=env) for env in ("", "'RANK': '1'", "'LOCAL_RANK': '1'")
+    CHILD.format(arguments=["-c", RECORDED], env=env) for env in ("", "'RANK': '1'", "'LOCAL_RANK': '1'")
 )
-REPLACED = f"if not sys.argv[1:]: os.execv(sys.executable, [sys.executable, '-c', {AGAIN!r}, 'x'])"
+REPLACED = f"if not sys.argv[1:]: os.execv(sys.executable, [sys.executable, '-c', {RECORDED!r}, 'x'])"
 SPAWNING = """\
 import multiprocessing, os, sys, torch
 def work(): print("monitel_otlp.configuration" in sys.modules, flush=True)
@@ -117,12 +115,12 @@ if __name__ == "__main__":
 """
 #: Arguments of Python, and for each process that it becomes, if it is recorded.
 ROLES: dict[str, tuple[list[str], list[bool]]] = {
-    "tool of a program": (["-c", AGAIN + TOOL], [True, False]),
-    "rank that a program starts": (["-c", AGAIN + RANK], [True, True]),
-    "rank that Lightning starts": (["-c", AGAIN + LOCAL_RANK], [True, True]),
-    "exec": (["-c", f"{AGAIN}{REPLACED}"], [True, True]),
+    "tool of a program": (["-c", RECORDED + TOOL], [True, False]),
+    "rank that a program starts": (["-c", RECORDED + RANK], [True, True]),
+    "rank that Lightning starts": (["-c", RECORDED + LOCAL_RANK], [True, True]),
+    "exec": (["-c", f"{RECORDED}{REPLACED}"], [True, True]),
     "run in a program": (
-        ["-c", f"{AGAIN}import subprocess\nsubprocess.run([*{RUN!r}, sys.executable, '-c', {AGAIN!r}])"],
+        ["-c", f"{RECORDED}import subprocess\nsubprocess.run([*{RUN!r}, sys.executable, '-c', {RECORDED!r}])"],
         [True, True],
     ),
     "launcher as a module": (["-m", "torch.distributed.run"], [False, True]),
@@ -132,7 +130,7 @@ ROLES: dict[str, tuple[list[str], list[bool]]] = {
     "child of a server": (["spawning.py", "forkserver"], [False, True]),
     "worker of the compiler": (["packages/torch/_inductor/compile_worker/__main__.py", "--x"], [False]),
     "tool of torch": (["-m", "torch.utils.collect_env"], [False]),
-    "warnings that are errors": (["-W", "error", "-c", AGAIN], [True]),
+    "warnings that are errors": (["-W", "error", "-c", RECORDED], [True]),
 }
 DRIVER = """\
 import json, subprocess, sys
@@ -145,11 +143,11 @@ print(json.dumps([each.communicate() for each in ended]))
 
 def test_roles_of_processes(like_torch: Path) -> None:
     """Programs and ranks are recorded; launchers, tools, and workers of multiprocessing and of the compiler are not."""
-    (like_torch / "torch/distributed/run.py").write_text(AGAIN + RANK)
-    (like_torch / "torchrun").write_text(AGAIN + RANK)
+    (like_torch / "torch/distributed/run.py").write_text(RECORDED + RANK)
+    (like_torch / "torchrun").write_text(RECORDED + RANK)
     worker = like_torch / "torch/_inductor/compile_worker"
     worker.mkdir(parents=True)
-    (worker / "__main__.py").write_text(AGAIN)
+    (worker / "__main__.py").write_text(RECORDED)
     Path("spawning.py").write_text(SPAWNING)
     commands = json.dumps([command for command, _ in ROLES.values()])
     ended = outcome([*RUN, sys.executable, "-c", DRIVER, commands], env={**os.environ, "OTEL_SDK_DISABLED": "true"})
@@ -162,7 +160,7 @@ def test_roles_of_processes(like_torch: Path) -> None:
 @pytest.mark.parametrize("command", [["-m", "train"], ["-"]], ids=["module", "input"])
 def test_forms_of_programs(tmp_path: Path, command: list[str]) -> None:
     """A module and a program on stdin have their arguments and search paths."""
-    text = RECORDED.format(module="import torch") + "print(sys.argv, __name__, sys.path[0])\n"
+    text = RECORDED + "print(sys.argv, __name__, sys.path[0])\n"
     (tmp_path / "train").mkdir()
     (tmp_path / "train/__main__.py").write_text(text)
     without, with_run = both([sys.executable, *command, "a"], text)

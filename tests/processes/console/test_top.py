@@ -13,7 +13,7 @@ import pytest
 from tests.processes.console.jobs import MONITEL, Console, Job, jobs, loop, ranks
 from tests.processes.console.tmux import needs_tmux, terminal
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import Run
+from tests.support.scripts import Run, without
 
 #: Ends by itself after a line on its stdin.
 SHORT = loop(until=10, then="sys.stdin.readline()")
@@ -69,14 +69,6 @@ def test_process_whose_c_code_holds_the_gil_is_silent(tmp_path: Path, console: C
 
 
 TOP = (sys.executable, *MONITEL, "top")
-#: Read by every Python below it: the packages cannot be found.
-SITE = """\
-from importlib.machinery import PathFinder
-found = PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    return None if name.split(".")[0] in {"textual", "rich"} else found(name, path, target)
-PathFinder.find_spec = find_spec
-"""
 
 
 @needs_tmux
@@ -115,10 +107,9 @@ def test_colours_are_left_out_with_no_color(tmp_path: Path, own_boxes: Path) -> 
             assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|38)[;m]", plain.escapes)
 
 
-def test_screen_names_the_command_that_installs_it(run: Run, tmp_path: Path) -> None:
+def test_screen_names_the_command_that_installs_it(run: Run) -> None:
     """Without the extra the command ends with one line; the table and JSON need no package."""
-    (tmp_path / "sitecustomize.py").write_text(SITE, encoding="utf-8")
-    env = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    env = without("textual", "rich")
     (line,) = run(*MONITEL, "top", returncode=1, env=env).stderr.splitlines()
     assert line.startswith("monitel: ")
     for words in ("pip install 'monitel[top]'", "--once", "--json"):

@@ -1,7 +1,6 @@
 """monitel_otel with the providers that the application sets, and without an SDK."""
 
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 from opentelemetry import metrics, trace
@@ -83,21 +82,19 @@ def test_global_providers_are_the_default(when: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["at exit", "later", "explicit", "raises"])
-def test_what_is_open_at_the_end_is_exported(run: Run, tmp_path: Path, how: str) -> None:
+def test_what_is_open_at_the_end_is_exported(run: Run, how: str) -> None:
     """The providers shut down before monitel, at exit, if they are set after install() too, or by the application.
 
     So it is if an event handler of the application raises then.
     """
-    (tmp_path / "script.py").write_text(SHUT_DOWN)
-    ended = run(tmp_path / "script.py", how, fresh=True)
+    ended = run("-c", SHUT_DOWN, how, fresh=True)
     assert (how == "raises") == ("ZeroDivisionError" in ended.stderr) == bool(ended.stderr)
     assert '"name": "step.time.mean", "description": "", "unit": "us"' in ended.stdout
     assert '"name": "monitel.folded"' in ended.stdout
     assert '"event_name": "run.ended"' in ended.stdout
 
 
-def test_api_without_an_sdk(run: Run, tmp_path: Path) -> None:
+def test_api_without_an_sdk(run: Run) -> None:
     """Nothing is exported, loaded or logged, so that a library may install monitel_otel."""
-    (tmp_path / "script.py").write_text(NO_SDK)
-    ended = run(tmp_path / "script.py", fresh=True)
+    ended = run("-c", NO_SDK, fresh=True)
     assert ("[]\n", "") == (ended.stdout, ended.stderr)

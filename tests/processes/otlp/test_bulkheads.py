@@ -4,12 +4,13 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.processes.conftest import Terminate
 from tests.processes.patience import SHORT, with_patience
 from tests.support.checks import PROTOCOLS
 from tests.support.hostile import url_of
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
-from tests.support.scripts import Run, Terminate
+from tests.support.scripts import Run
 from tests.support.spools import cat, folders, last_line
 
 # A name server that does not answer. The healthy backend has an IP address.

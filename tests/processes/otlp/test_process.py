@@ -10,7 +10,7 @@ from tests.processes.patience import with_patience
 from tests.support.canary import assert_canary_unseen, new_canary
 from tests.support.checks import EXIT, limit
 from tests.support.receiver import Receiver
-from tests.support.scripts import RECORD, TRAIN, Ended, Run, finish, started, wait_until_ready, write_script
+from tests.support.scripts import RECORD, TRAIN, Ended, Run, finish, started, wait_until_ready, without, write_script
 from tests.support.spools import folders
 
 LOG = """\
@@ -117,25 +117,12 @@ def test_malformed_variables_of_the_sdk_do_not_end_training(receiver: Receiver, 
     assert (11, ["checkpoint"]) == (receiver.values("loss.count")[-1], receiver.record_names())
 
 
-#: Read by every Python below it: the packages of gRPC cannot be found.
-SITE = """\
-from importlib.machinery import PathFinder
-found = PathFinder.find_spec
-def find_spec(name, path=None, target=None):
-    missing = name.split(".")[0] == "grpc" or name.startswith("google.rpc")
-    return None if missing else found(name, path, target)
-PathFinder.find_spec = find_spec
-"""
 INSTALL = "pip install 'monitel-otlp[grpc]'"
 
 
-def test_without_the_packages_of_grpc_everything_else_works(
-    receiver: Receiver, train: Run, run: Run, tmp_path: Path
-) -> None:
+def test_without_the_packages_of_grpc_everything_else_works(receiver: Receiver, train: Run, run: Run) -> None:
     """Over HTTP; ``grpc`` is an error as an argument, and one warning as a variable, with the command to install it."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site/sitecustomize.py").write_text(SITE, encoding="utf-8")
-    site = {"PYTHONPATH": str(tmp_path / "site")}
+    site = without("grpc", "google.rpc")
     check = "from importlib.util import find_spec\nassert find_spec('grpc') is None\n"
     train(check + TRAIN, receiver.url, env=site)
     assert [*range(1, 12)] == receiver.values("loss.count")

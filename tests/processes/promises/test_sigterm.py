@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.processes.conftest import Terminate
 from tests.processes.patience import with_patience
 from tests.support.checks import SetEnv
 from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
-from tests.support.scripts import CONFIGURE, READY, RECORD, RECORDED, Run, Terminate, needs_c
+from tests.support.scripts import CONFIGURE, READY, RECORD, RECORDED, Run, needs_c
 from tests.support.series import increase
 from tests.support.spools import arrived, files, last_line, spooled
 
