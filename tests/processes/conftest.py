@@ -84,5 +84,5 @@ def run_events(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def console(tmp_path: Path) -> Console:
-    return Console(tmp_path)
+def console() -> Console:
+    return Console()

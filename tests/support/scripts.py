@@ -67,6 +67,11 @@ class Ended:
     stderr: str  # error output
     at: float  # time of the end (monotonic, seconds)
 
+    @property
+    def exit_s(self) -> float:
+        """The seconds to the end from the time that the script has printed last; see PRINT_TIME."""
+        return self.at - float(self.stdout.split()[-1])
+
 
 def start_python(
     folder: Path, arguments: Sequence[object], env: Mapping[str, str] | None = None, *, fresh: bool = False

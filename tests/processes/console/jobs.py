@@ -116,10 +116,7 @@ def ranks(folder: Path, *scripts: str, **env: str) -> Iterator[list[Job]]:
 
 
 class Console:
-    """Runs the command ``monitel``; one that goes on, in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    """Runs the command ``monitel``."""
 
     def __call__(self, *arguments: object, status: int = 0, env: Mapping[str, str] | None = None) -> Printed:
         """Return what a command prints, which must have this status; it runs in this process."""
@@ -135,6 +132,11 @@ class Console:
     def json(self, *arguments: object) -> Any:
         """Return what a command prints with ``--json``, which must be JSON by the standard."""
         return json.loads(self(*arguments, "--json").output, parse_constant=pytest.fail)
+
+    def compare(self, *names: str, spool_dir: str = "spool") -> list[dict[str, Any]]:
+        """Return the runs of ``monitel compare``, each with its values by name."""
+        runs = self.json("compare", *names, "--spool-dir", spool_dir)["runs"]
+        return [{**each, "values": {value["name"]: value["value"] for value in each["values"]}} for each in runs]
 
     def top(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
         return self("top", "--once", "--interval", "0.1", *arguments, env=env).output
@@ -152,7 +154,7 @@ class Console:
     @contextmanager
     def watching(self, *targets: object) -> Iterator[Callable[[Callable[[dict[Any, Any]], object]], dict[Any, Any]]]:
         """Run ``monitel top --json``; yield a function that returns the first look, by rank, that is as expected."""
-        with started(self._folder, *MONITEL, "top", *targets, "--json", "--interval", "0.2") as process:
+        with started(Path.cwd(), *MONITEL, "top", *targets, "--json", "--interval", "0.2") as process:
             assert process.stdout is not None
             stdout = process.stdout
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from tests.processes.console.commands import running
 from tests.processes.console.jobs import Console
-from tests.processes.promises.recorded_runs import compared
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Run, read_line, write_script
 
@@ -53,7 +52,7 @@ def begin(run: dict[str, Any]) -> datetime:
 def all_runs(console: Console) -> list[dict[str, Any]]:
     """Return all runs, the first one first, as ``compare`` has them; they are named by their starts."""
     names = [f"{begin(each):%Y-%m-%d %H:%M:%S}" for each in console.json("runs", "--spool-dir", "spool")["runs"][::-1]]
-    return compared(console, *names, "--spool-dir", "spool")
+    return console.compare(*names)
 
 
 def parts(lines: list[str]) -> list[tuple[float, float, dict[str, float]]]:
@@ -107,7 +106,7 @@ def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
     """A second pipeline with the same id continues the attempt; after another run, the id has another attempt."""
     calls = [f'train("{run}", range(5), **{{"training.run.id": "{run}"}})\n' for run in "abba"]
     found = parts(train(JOB + "".join(calls)).stdout.splitlines())
-    first, second = compared(console, "a", "b", "--spool-dir", "spool")
+    first, second = console.compare("a", "b")
     assert [(2, 10), (1, 10)] == [(each["attempts"], each["steps"]) for each in (first, second)]
     check_time(second, found[1][0], found[2][1])
     assert first["activities"]["down"] == pytest.approx(found[3][0] - found[0][1], abs=0.5)

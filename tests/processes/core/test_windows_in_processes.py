@@ -105,10 +105,7 @@ def fork_meanwhile(function, in_child):
 
 def test_fork_within_an_add(run_script: RunScript) -> None:
     """A child that is forked while another thread is inside add() has new locks and can add to the same Stat."""
-    ended = run_script(
-        SAY
-        + FORK_MEANWHILE
-        + """
+    script = """
 def pause_inside(frame, event, called):  # as the Python add() closes a window, or where the C add() begins
     if (event, frame.f_code.co_name) == ("call", "_close_window") or (event, called) == ("c_call", stat.add):
         sys.setprofile(None)
@@ -131,16 +128,14 @@ def in_child():
 
 fork_meanwhile(add, in_child)
 """
-    )
     child = ["child {'x.sum': 10} 0", "child {'x.sum': 20} 0", "child went on"]
-    assert [*child, "parent {'x.sum': 1} 0", "parent {'x.sum': 2} 0"] == ended
+    assert [*child, "parent {'x.sum': 1} 0", "parent {'x.sum': 2} 0"] == run_script(SAY + FORK_MEANWHILE + script)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_queue_of_multiprocessing_takes_the_last_windows(run_script: RunScript, method: str) -> None:
     """Items that a child's handler puts on a multiprocessing.Queue at its end still arrive."""
-    ended = run_script(
-        f"""
+    script = f"""
 import multiprocessing
 
 def work(queue):
@@ -158,17 +153,14 @@ if __name__ == "__main__":
     say(queue.get(timeout=60), queue.get(timeout=60))
     child.join()
 """
-    )
-    assert ["started {'x.sum': 1.0}"] == ended
+    assert ["started {'x.sum': 1.0}"] == run_script(script)
 
 
 def test_sub_interpreters_are_refused(run_script: RunScript, twin: str) -> None:
     """Importing the C module in a sub-interpreter is an ImportError, and the main interpreter continues."""
     if twin == "py":
         pytest.skip("only the C module has state that interpreters would share")
-    ended = run_script(
-        SAY
-        + """
+    script = """
 try:
     import _interpreters as interpreters  # 3.13
 except ImportError:
@@ -184,6 +176,6 @@ say(failure.formatted if hasattr(failure, "formatted") else failure)
 interpreters.destroy(other)
 stat.add(4)
 """
-    )
+    ended = run_script(SAY + script)
     assert "ImportError" in ended[0]
     assert ["parent {'x.sum': 4} 0"] == ended[-1:]

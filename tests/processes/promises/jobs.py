@@ -75,9 +75,9 @@ def replay(url: str, folder: str = "spool") -> Printed:
 
 
 def autopsy(*arguments: object) -> dict[str, Any]:
-    report: dict[str, Any] = Console(Path()).json("autopsy", *arguments)
+    report: dict[str, Any] = Console().json("autopsy", *arguments)
     return report
 
 
 def top(*arguments: object) -> list[dict[str, Any]]:
-    return Console(Path()).rows(*arguments)
+    return Console().rows(*arguments)

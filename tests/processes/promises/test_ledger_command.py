@@ -4,29 +4,89 @@ import json
 import re
 import signal
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.processes.console.commands import record
 from tests.processes.console.jobs import Console
-from tests.processes.promises.recorded_runs import (
-    END,
-    JOB,
-    compared,
-    environment,
-    holding,
-    moments,
-    run_of,
-    seconds,
-    truth,
-    wait_for_ledger,
-)
 from tests.support.checks import wait_until
 from tests.support.receiver import Receiver
-from tests.support.scripts import READY, Run, finish, started, write_script
+from tests.support.scripts import READY, Process, Run, finish, read_line, started, write_script
 from tests.support.spools import names
 
+#: Steps of known length. Arguments: the first step, the number of steps, the seconds of each, and the learning rate.
+#: It prints the time of each step, in nanoseconds of its ledger.
+JOB = """\
+import json
+first, steps, seconds, rate = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+pipeline = monitel_otlp.configure(spool_dir="spool", service_name="train")
+monitel.config({"rate": rate, "model": {"layers": [2, 2], "width": 64}})
+loss = Stat("loss", [MEAN, COUNT, SUM], 0.1, attributes={"split": "train"})
+for step in range(first, first + steps):
+    monitel.set_step(step)
+    print("step", step, monitel.ledger().elapsed_ns, flush=True)
+    with monitel.activity("data"):
+        time.sleep(seconds / 4)
+    loss.add(1 / (step + 1))
+    monitel.counter("training.samples").add(8)
+    time.sleep(seconds * 3 / 4)
+monitel.log({"eval.accuracy": 1 - rate}, split="validation")
+"""
+#: The truth at its end, for the test.
+END = """\
+pipeline.shutdown(30)
+print(json.dumps(monitel.ledger().activities))
+"""
+#: A line that reports the time so far, and waits for a line.
+HOLD = 'print("held", monitel.ledger().elapsed_ns, flush=True)\nsys.stdin.readline()\n'
+
+
+def environment(run: str, attributes: Mapping[str, object] | None = None) -> dict[str, str]:
+    """Return the variables of a job with a run id and further attributes of the resource."""
+    pairs = {"training.run.id": run, **(attributes or {})}
+    return {"OTEL_RESOURCE_ATTRIBUTES": ",".join(f"{name}={each}" for name, each in pairs.items())}
+
+
 RUN = environment("run-7")
+
+
+def truth(stdout: str) -> dict[str, float]:
+    """Return the seconds of each activity that a job has printed."""
+    return {name: time_ns / 1e9 for name, time_ns in json.loads(stdout.splitlines()[-1]).items()}
+
+
+@contextmanager
+def holding(first: int, steps: int, seconds: float) -> Iterator[tuple[Process, str, float]]:
+    """Run a job of ``run-7`` until it holds; yield it with what it has printed, and the seconds of its ledger."""
+    script = write_script(Path.cwd(), JOB + HOLD).rename("held.py")
+    with started(Path.cwd(), script, first, steps, seconds, 0.5, env=RUN) as process:
+        lines: list[str] = []
+        while not (line := read_line(process)).startswith("held "):
+            assert line, finish(process).stderr
+            lines.append(line)
+        yield process, "\n".join(lines), int(line.split()[1]) / 1e9
+
+
+def seconds(words: str) -> float:
+    """Return the seconds of a duration in words, such as ``1 min 40 s``."""
+    units = {"ms": 0.001, "s": 1.0, "min": 60.0}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+) (ms|s|min)\b", words))
+
+
+def run_of(console: Console, name: str) -> dict[str, Any]:
+    found, _ = console.compare(name, name)
+    assert abs(sum(found["activities"].values()) - found["duration_seconds"]) < 1e-5
+    return found
+
+
+def wait_for_ledger(console: Console, at_least: float) -> float:
+    """Wait until the ledger on disk has so many seconds, as its heartbeat writes them, and return them."""
+    wait_until(lambda: any(Path("spool").glob("ledgers/*/ledger.json")), "a ledger")
+    found = console.until(lambda run: run["duration_seconds"] >= at_least, "ledger", "--spool-dir", "spool")
+    return float(found["duration_seconds"])
 
 
 def rows(text: str) -> dict[str, tuple[float, int]]:
@@ -50,7 +110,8 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: R
     assert {"startup", "step", "data"} == before["activities"].keys()
     assert {"state": "killed", "steps": 10, "last_step": 109}.items() <= before.items()
     assert 0.5 == before["values"]["eval.accuracy"]
-    steps = moments(printed)
+    # The seconds of the ledger at which each step began.
+    steps = {int(step): int(ns) / 1e9 for step, ns in re.findall(r"^step (\d+) (\d+)$", printed, re.MULTILINE)}
     assert 0 <= steps[100] - before["activities"]["startup"] < 5  # printed after the step has begun
     ended = train(JOB + END, 105, 4, 0.04, 0.5, env=RUN)
     whole = time.time() - began
@@ -72,15 +133,11 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: R
     assert {name: each for name, each in activities.items() if each >= 0.1} == pytest.approx(
         {name: each for name, (each, _) in table.items() if activities[name] >= 0.1}, abs=0.06
     )
-    stored = json.loads(console("ledger", "run-7", "--spool-dir", "spool", "--json").output)
-    assert stored.pop("state") == "completed"
-    assert {"version": 1, "waiting": {}, "problems": []} == {
-        name: stored.pop(name) for name in ("version", "waiting", "problems")
-    }
-    assert {name: run[name] for name in stored} == stored
-    goodput = re.search(r"^goodput +([\d.]+) %$", text, re.MULTILINE)
-    assert goodput is not None
-    assert 100 * activities["step"] / run["duration_seconds"] == pytest.approx(float(goodput[1]), abs=0.06)
+    stored = console.json("ledger", "run-7", "--spool-dir", "spool")
+    own: dict[str, Any] = {"state": "completed", "version": 1, "waiting": {}, "problems": []}
+    assert {name: run[name] for name in stored if name not in own} | own == stored
+    (goodput,) = re.findall(r"^goodput +([\d.]+) %$", text, re.MULTILINE)
+    assert 100 * activities["step"] / run["duration_seconds"] == pytest.approx(float(goodput), abs=0.06)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +181,7 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, conso
     train(STAGES + STAGES, 2, 5, 15, 30, env=RUN)
     text = console("ledger", "--spool-dir", "spool").output
     assert text.endswith("\nof each step: 40 % waiting for other ranks, 10 % waiting for data\n"), text
-    stored = json.loads(console("ledger", "--spool-dir", "spool", "--json").output)
+    stored = console.json("ledger", "--spool-dir", "spool")
     assert {"other_ranks": 0.4, "data": 0.1} == pytest.approx(stored["waiting"])
 
 
@@ -437,7 +494,7 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
     }
     assert ["ledgers"] == names(Path("spool"))
     losses = [1 / (step + 1) for step in range(30)]
-    runs = compared(console, "run-a", "run-b", "--spool-dir", "spool")
+    runs = console.compare("run-a", "run-b")
     for found, (run, (steps, length, rate, _)) in zip(runs, jobs.items(), strict=True):
         expected = {"run": run, "state": "completed", "attempts": 1, "steps": steps, "last_step": steps - 1}
         assert expected.items() <= found.items()
@@ -466,7 +523,7 @@ def test_run_is_named_by_its_id(console: Console) -> None:
         wait_until(lambda: {"state": "running", "last_step": 4}.items() <= run_of(console, "run-7").items())
         finish(process, "\n")
     Path("spool").rename("copied")
-    for each in compared(console, "run-7", "run-7", "--spool-dir", "copied"):
+    for each in console.compare("run-7", "run-7", spool_dir="copied"):
         assert {"run": "run-7", "state": "completed", "last_step": 4}.items() <= each.items()
         assert {"eval.accuracy": 0.5, "training.samples": 40}.items() <= each["values"].items()
 

@@ -1,12 +1,12 @@
 """A job that is killed at any moment loses at most the last second, and its death is reported; all at the receiver."""
 
 import os
-import resource
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import finish, read_line, started, write_script
+from tests.support.scripts import Run, finish, read_line, started, wait_until_ready, write_line, write_script
 from tests.support.spools import parse
 
 from monitel_otlp.export.collector import collect
@@ -290,49 +290,36 @@ def test_next_attempt_delivers_what_a_killed_one_has_left(receiver: Receiver) ->
 
 
 @pytest.fixture
-def left() -> Path:
+def left(own_boxes: Path) -> Path:
     """The box of a job that was killed with three events and a window of four samples; nothing was sent."""
     with running("http://127.0.0.1:9") as job:
         job.do("configure()\nloss = Stat('loss', [COUNT], 3600.0)\nfor n in range(4): loss.add(n)")
         job.do("for n in range(3): monitel.emit('left', number=n)\nmonitel.emit('filler', text='x' * 50_000)")
         job.wait_for_sample(3)
         job.kill()
-    (box,) = Path(os.environ["MONITEL_BLACK_BOX_DIR"]).iterdir()
+    (box,) = own_boxes.iterdir()
     return box
 
 
-def spooled(folder: Path) -> tuple[list[int], list[int], int]:
+def spooled(folder: str) -> tuple[list[int], list[int], int]:
     """Return the numbers of the events, the values of the count, and the number of deaths that ``cat`` prints."""
     content = parse(command("cat", folder).output)
     left = [each.attributes["number"] for each in content.records if each.name == "left"]
     return left, [*map(int, content.values("loss.count"))], content.names.count("process.died")
 
 
-def collect_in_a_child(folder: Path, prepare: Callable[[], object]) -> int:
-    """Collect the boxes in a forked process, which has a backend for traces alone; return its number."""
-    child = os.fork()
-    if not child:
-        status = 99
-        try:
-            os.environ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"] = "http://127.0.0.1:9"
-            prepare()
-            status = command("replay", folder).status
-        finally:
-            os._exit(status)
-    return child
+#: A collector that has a backend for traces alone.
+COLLECT = """\
+import resource, sys
+import monitel_otlp.export.collector
+from monitel.console.main import main
+{}
+sys.exit(main(["replay", "spool"]))
+"""
+TRACES = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9"}
 
 
-def status_of(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def begin_together(gate: int, opened: int) -> None:
-    """Wait until the test closes its end of a pipe."""
-    os.close(opened)
-    os.read(gate, 1)
-
-
-def test_collectors_share_what_dead_processes_have_left(tmp_path: Path) -> None:
+def test_collectors_share_what_dead_processes_have_left() -> None:
     """Three collectors that begin together collect each of eight processes once."""
     with running("http://127.0.0.1:9") as job:
         job.do(
@@ -340,25 +327,23 @@ def test_collectors_share_what_dead_processes_have_left(tmp_path: Path) -> None:
             "  monitel.emit('left', number=n)\n  die()\n os.waitpid(child, 0)"
         )
         job.kill()
-    spool, (gate, opened) = tmp_path / "spool", os.pipe()
-    children = [collect_in_a_child(spool, lambda: begin_together(gate, opened)) for _ in range(3)]
-    os.close(opened)
-    assert [1, 1, 1] == [*map(status_of, children)]
-    os.close(gate)
-    numbers, _, deaths = spooled(spool)
+    script = COLLECT.format('print("ready", flush=True)\nsys.stdin.readline()')
+    with ExitStack() as stack:
+        collectors = [stack.enter_context(started(Path.cwd(), "-c", script, env=TRACES)) for _ in range(3)]
+        for each in collectors:
+            wait_until_ready(each)
+        for each in collectors:
+            write_line(each, "begin")
+        assert [1, 1, 1] == [finish(each).status for each in collectors]
+    numbers, _, deaths = spooled("spool")
     assert ([*range(8)], 8) == (sorted(numbers), deaths)  # the parent, which was killed, too, has recorded nothing
 
 
-def test_full_disk_keeps_the_record_for_the_next_collector(left: Path, tmp_path: Path) -> None:
+def test_full_disk_keeps_the_record_for_the_next_collector(left: Path, run: Run) -> None:
     """A collector that cannot write names the problem; the next one delivers everything once."""
-    for size in (0, 100, 40_000):
-        assert 1 == status_of(collect_in_a_child(tmp_path / "spool", lambda: limit_files(size)))  # noqa: B023
+    for size in (0, 100, 40_000):  # bytes that each file may have
+        limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))"
+        run("-c", COLLECT.format(limit), env=TRACES, returncode=1)
         assert left.exists()  # the rest, in whole files
-    status_of(collect_in_a_child(tmp_path / "spool", lambda: None))
-    assert ([0, 1, 2], [4], 1) == spooled(tmp_path / "spool")
-
-
-def limit_files(size: int) -> None:
-    """Let each file of this process grow to so many bytes, as a disk that is full does."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+    run("-c", COLLECT.format(""), env=TRACES, returncode=1)
+    assert ([0, 1, 2], [4], 1) == spooled("spool")

@@ -51,13 +51,10 @@ def test_late_rank_is_in_the_summary(receiver: Receiver) -> None:
     summary = run(JOB + patience(), "--endpoint", receiver.url)
     assert "monitel run: job, run run-7, 4 ranks, 400 steps, 8 steps/s verdict " in summary
     assert "verdict late rank: rank 2 takes 30.0 ms longer than the others in data (22 % of each step)" in summary
-    ledger = re.search(r"ledger [^(]+\(([^)]+)\); \d+ % of the time went into ", summary)
-    assert ledger is not None
-    assert 100 == pytest.approx(sum(map(int, re.findall(r"(\d+) %", ledger[1]))), abs=2)
+    (ledger,) = re.findall(r"ledger [^(]+\(([^)]+)\); \d+ % of the time went into ", summary)
+    assert 100 == pytest.approx(sum(map(int, re.findall(r"(\d+) %", ledger))), abs=2)
     assert "; of each step: 22 % waiting for other ranks, 7 % waiting for data " in summary, "of rank zero"
-    exported = re.search(r"exported (\d+) windows and numbers, (\d+) events", summary)
-    assert exported is not None
-    assert (24, 0) == (int(exported[1]), int(exported[2])), "five stages and the step duration of four ranks"
+    assert "exported 24 windows and numbers, 0 events" in summary, "five stages and the step duration of four ranks"
     assert not re.search("on disk|lost|died|missing", summary)
 
 
@@ -101,13 +98,11 @@ def test_printed_commands_work(receiver: Receiver) -> None:
         "import monitel, os\nmonitel.set_step(7)\nmonitel.emit('before')\nos.kill(os.getpid(), 9)\n", status=-9
     )
     assert "verdict dead: process" in summary
-    autopsy = re.search(r"monitel (autopsy \S+)", summary)
-    assert autopsy is not None
-    shown = outcome([*RUN[:-2], *autopsy[1].split()], cwd="/")
+    autopsy = re.findall(r"monitel (autopsy \S+)", summary)[0]
+    shown = outcome([*RUN[:-2], *autopsy.split()], cwd="/")
     assert (0, True) == (shown.status, "killed by SIGKILL" in " ".join(shown.stdout.split()))
-    replay = re.search(r"deliver with: monitel (replay \S+ --endpoint) http://HOST:4318", summary)
-    assert replay is not None
-    ended = outcome([*RUN[:-2], *replay[1].split(), receiver.url], cwd="/")
+    (replay,) = re.findall(r"deliver with: monitel (replay \S+ --endpoint) http://HOST:4318", summary)
+    ended = outcome([*RUN[:-2], *replay.split(), receiver.url], cwd="/")
     assert 0 == ended.status, ended.stderr + ended.summary
     assert ["attempt.ended", "attempt.started", "before", "process.died"] == sorted(receiver.record_names())
     died, last = (receiver.records(name)[0].attributes for name in ("process.died", "attempt.ended"))
