@@ -134,8 +134,8 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: R
         {name: each for name, (each, _) in table.items() if activities[name] >= 0.1}, abs=0.06
     )
     stored = console.json("ledger", "run-7", "--spool-dir", "spool")
-    own: dict[str, Any] = {"state": "completed", "version": 1, "waiting": {}, "problems": []}
-    assert {name: run[name] for name in stored if name not in own} | own == stored
+    more: dict[str, Any] = {"state": "completed", "version": 1, "waiting": {}, "problems": []}
+    assert {name: run[name] for name in stored if name not in more} | more == stored
     (goodput,) = re.findall(r"^goodput +([\d.]+) %$", text, re.MULTILINE)
     assert 100 * activities["step"] / run["duration_seconds"] == pytest.approx(float(goodput), abs=0.06)
 
