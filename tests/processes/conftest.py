@@ -55,18 +55,10 @@ def train(run: Run, tmp_path: Path, seconds_for_exit: Seconds) -> Run:
 def terminate(tmp_path: Path, seconds_for_exit: Seconds) -> Terminate:
     """Return a function that sends SIGTERM to a script that has printed ``ready``; the script must end in time."""
 
-    def terminate(
-        script: str,
-        url: str,
-        *,
-        status: int = -signal.SIGTERM,
-        signals: int = 1,
-        when: Callable[[], object] = lambda: None,
-    ) -> Ended:
+    def terminate(script: str, url: str, *, status: int = -signal.SIGTERM, signals: int = 1) -> Ended:
         path = write_script(tmp_path, with_patience(script, seconds_for_exit((url,), {})))
         with started(tmp_path, "-W", "ignore", path, url) as process:  # Python 3.12 warns of forks beside threads
             wait_until_ready(process)
-            when()
             begin = time.monotonic()
             for _ in range(signals):
                 process.send_signal(signal.SIGTERM)

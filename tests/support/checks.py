@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from threading import Event
+from typing import TypeVar
 
 import pytest
 from tests.support.inbox import DEADLINE
@@ -24,6 +25,9 @@ EXIT = 2.2  # seconds: two for the exit of a pipeline, the rest for the end of t
 _SLACK = 1.0 if os.environ.get("MONITEL_STRICT_LIMITS") == "1" else 5.0
 
 
+Found = TypeVar("Found")
+
+
 def limit(seconds: float) -> float:
     """Return a limit of time, which is five times as long without MONITEL_STRICT_LIMITS: other programs run, too."""
     return seconds * _SLACK
@@ -38,12 +42,18 @@ def in_time(seconds: float) -> Iterator[None]:
     assert took < limit(seconds), f"took {took:.3f} s, expected less than {limit(seconds):g} s"
 
 
+def wait_for(look: Callable[[], Found], expected: Callable[[Found], object], what: str = "the condition") -> Found:
+    """Look until what is found is as expected, and return it; fail the test after ``DEADLINE`` seconds."""
+    deadline, pause = time.monotonic() + DEADLINE, Event()
+    while not expected(found := look()):
+        assert time.monotonic() < deadline, f"{what} does not hold within {DEADLINE:g} s, but:\n{found}"
+        pause.wait(0.01)
+    return found
+
+
 def wait_until(holds: Callable[[], object], condition: str = "the condition") -> None:
     """Call ``holds`` until it returns something true; fail the test after ``DEADLINE`` seconds."""
-    deadline, pause = time.monotonic() + DEADLINE, Event()
-    while not holds():
-        assert time.monotonic() < deadline, f"{condition} does not hold within {DEADLINE:g} s"
-        pause.wait(0.01)
+    wait_for(holds, bool, condition)
 
 
 def warnings_with(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:

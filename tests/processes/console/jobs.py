@@ -11,9 +11,10 @@ from unittest.mock import patch
 
 import pytest
 from tests.processes.patience import SHORT, with_patience
+from tests.support.checks import wait_for
 from tests.support.commands import Printed, command
 from tests.support.inbox import DEADLINE
-from tests.support.scripts import Process, started, wait_until_ready, write_script
+from tests.support.scripts import Process, read_line, started, wait_until_ready, write_script
 
 #: Of the packages until the command is ``monitel`` of the core.
 MONITEL = ("-m", "monitel")
@@ -32,7 +33,6 @@ data = 0.0
 with open("notes.jsonl", "w", buffering=1) as notes:
     for step in range(1_000_000):
         if step == UNTIL:
-            notes.write(json.dumps(["end", time.monotonic()]) + "\\n")
             exec(THEN)
             break
         monitel.set_step(step)
@@ -81,12 +81,8 @@ class Job(NamedTuple):
 
     @property
     def notes(self) -> list[Note]:
-        return [Note(*each) for each in self._lines if each[0] != "end"]
-
-    @property
-    def _lines(self) -> list[list[Any]]:
         text = (self.folder / "notes.jsonl").read_text(encoding="utf-8")
-        return [json.loads(each) for each in text[: text.rfind("\n") + 1].splitlines()]
+        return [Note(*json.loads(each)) for each in text[: text.rfind("\n") + 1].splitlines()]
 
     def kill(self) -> None:
         self.process.kill()
@@ -121,10 +117,7 @@ class Console:
     def __call__(self, *arguments: object, status: int = 0, env: Mapping[str, str] | None = None) -> Printed:
         """Return what a command prints, which must have this status; it runs in this process."""
         with patch.dict(os.environ, env or {}):
-            try:
-                printed = command(*arguments)
-            except SystemExit as error:  # wrong arguments
-                printed = Printed(int(error.code or 0), "", "")
+            printed = command(*arguments)
         assert status == printed.status, printed.errors
         assert "Traceback" not in printed.errors
         return printed
@@ -142,28 +135,18 @@ class Console:
         return self("top", "--once", "--interval", "0.1", *arguments, env=env).output
 
     def rows(self, *arguments: object) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.top("--json", *arguments), parse_constant=pytest.fail)
+        found: list[dict[str, Any]] = self.json("top", "--once", "--interval", "0.1", *arguments)
         return found
 
     def until(self, expected: Callable[[Any], object], *arguments: object) -> Any:
-        deadline = time.monotonic() + DEADLINE
-        while not expected(found := self.json(*arguments)):
-            assert time.monotonic() < deadline, found
-        return found
+        return wait_for(lambda: self.json(*arguments), expected)
 
     @contextmanager
     def watching(self, *targets: object) -> Iterator[Callable[[Callable[[dict[Any, Any]], object]], dict[Any, Any]]]:
         """Run ``monitel top --json``; yield a function that returns the first look, by rank, that is as expected."""
         with started(Path.cwd(), *MONITEL, "top", *targets, "--json", "--interval", "0.2") as process:
-            assert process.stdout is not None
-            stdout = process.stdout
 
-            def until(expected: Callable[[dict[Any, Any]], object]) -> dict[Any, Any]:
-                deadline = time.monotonic() + DEADLINE
-                while True:
-                    rows = {row["rank"]: row for row in json.loads(stdout.readline())}
-                    if rows and expected(rows):
-                        return rows
-                    assert time.monotonic() < deadline, rows
+            def look() -> dict[Any, Any]:
+                return {row["rank"]: row for row in json.loads(read_line(process))}
 
-            yield until
+            yield lambda expected: wait_for(look, lambda rows: rows and expected(rows))

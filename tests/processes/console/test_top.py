@@ -27,7 +27,7 @@ def states(rows: Mapping[Any, Any]) -> dict[Any, str]:
     return {rank: row["state"] for rank, row in rows.items()}
 
 
-def test_job_that_appears_is_shown(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+def test_job_that_appears_is_shown(tmp_path: Path, console: Console) -> None:
     """The command was there before the job and its folder of boxes. A rank that ends keeps its last step."""
     with console.watching() as until, ranks(tmp_path, loop(), SHORT) as (first, second):
         until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
@@ -55,7 +55,7 @@ def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Co
         assert [[1], 2] == [report["jobs"][0]["dead"], len(later)]
 
 
-def test_process_whose_c_code_holds_the_gil_is_silent(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+def test_process_whose_c_code_holds_the_gil_is_silent(tmp_path: Path, console: Console) -> None:
     """``autopsy`` distinguishes code that waits from code that computes, and names tools that show more."""
     sleeps = "import ctypes; ctypes.PyDLL(None).sleep(1000)"
     computes = "pow(7, 10**100_000, 10**40_000 + 9)"  # takes an hour

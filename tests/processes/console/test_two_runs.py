@@ -119,7 +119,6 @@ def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
     [(JOB, False), (BOTH, True), (COUNTED, False), (COUNTED, True)],
     ids=["set", "both", "counted", "killed"],
 )
-@pytest.mark.usefixtures("own_boxes")
 def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed: bool) -> None:
     """In ``top`` and ``autopsy``, and in the summary of ``monitel run`` when it has ended or was killed."""
     hold = 'train("first", range(30)).shutdown()\ntrain("second", range(100, 112))\nsys.stdin.readline()\n'

@@ -4,14 +4,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
 
 import pytest
+from tests.support.checks import wait_for
 from tests.support.inbox import DEADLINE
 
 needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux: apt-get install tmux")
@@ -58,16 +57,11 @@ class Terminal:
         self.tmux("resize-window", "-x", str(width), "-y", str(height))
 
     def until(self, holds: Callable[[], object], expected: str = "the condition") -> None:
-        """Wait until a condition holds; fail the test after ``DEADLINE`` seconds."""
-        deadline, pause = time.monotonic() + DEADLINE, Event()
-        while not holds():
-            assert time.monotonic() < deadline, f"{expected} does not hold within {DEADLINE:g} s:\n{self.text}"
-            pause.wait(0.05)
+        """Wait until a condition holds; a test that fails shows the screen."""
+        wait_for(lambda: self.text, lambda _: holds(), expected)
 
     def until_shown(self, *words: str) -> str:
-        seen: list[str] = []
-        self.until(lambda: seen.append(self.text) or all(word in seen[-1] for word in words), f"{words} on the screen")  # type: ignore[func-returns-value]
-        return seen[-1]
+        return wait_for(lambda: self.text, lambda text: all(word in text for word in words), f"{words} on the screen")
 
 
 @contextmanager

@@ -192,16 +192,15 @@ ENDED = f"monitel_otlp.configure(spool_dir='spool').shutdown()\n{FORK}"
 LATE = f"pipeline = monitel_otlp.configure(spool_dir='spool')\n{FORK}pipeline.shutdown()\n"
 
 
-@pytest.mark.parametrize(
-    ("script", "env"),
-    [(STEP, {"RANK": "1", "WORLD_SIZE": "2"}), ("monitel.emit('event')\n", {}), (ENDED + STEP, {}), (LATE + STEP, {})],
-    ids=[
-        "rank one",
-        "no step and no activity",
-        "forked after the end of the pipeline",
-        "step after the end in a child",
-    ],
-)
+NO_TRAINING = [
+    pytest.param(STEP, {"RANK": "1", "WORLD_SIZE": "2"}, id="rank one"),
+    pytest.param("monitel.emit('event')\n", {}, id="no step and no activity"),
+    pytest.param(ENDED + STEP, {}, id="forked after the end of the pipeline"),
+    pytest.param(LATE + STEP, {}, id="step after the end in a child"),
+]
+
+
+@pytest.mark.parametrize(("script", "env"), NO_TRAINING)
 def test_only_rank_zero_of_a_training_has_a_ledger(
     train: Run, console: Console, script: str, env: dict[str, str]
 ) -> None:
@@ -250,6 +249,7 @@ child = multiprocessing.get_context("fork").Process(target=work)
 child.start(); child.join()
 """
 LOG = 'monitel.log({"loss": 1 / step})'
+FAILED = "failed", r"failed: process \d+ failed at step 30: ValueError: x \(\S*train.py:7\)"
 KILLED = "killed by SIGKILL", r"dead: process \d+ killed by SIGKILL at step 30"
 
 
@@ -257,12 +257,7 @@ KILLED = "killed by SIGKILL", r"dead: process \d+ killed by SIGKILL at step 30"
     ("log", "end", "state", "verdict"),
     [
         (LOG, "pass", "completed", "healthy: "),
-        (
-            LOG,
-            "raise ValueError('x')",
-            "failed",
-            r"failed: process \d+ failed at step 30: ValueError: x \(\S*train.py:7\)",
-        ),
+        (LOG, "raise ValueError('x')", *FAILED),
         (LOG, "os.kill(os.getpid(), 9)", *KILLED),
         ("pass", "os.kill(os.getpid(), 9)", *KILLED),
     ],

@@ -15,7 +15,7 @@ import pytest
 from tests.processes.console.commands import RUN, record
 from tests.processes.console.jobs import Console
 from tests.processes.promises.jobs import Job, autopsy, running, top
-from tests.support.checks import wait_until
+from tests.support.checks import wait_for, wait_until
 from tests.support.commands import command
 from tests.support.scripts import READY, Process, finish, read_line, started, wait_until_ready, write_line
 
@@ -184,14 +184,12 @@ def working(script: str, env: dict[str, str] | None = None) -> AbstractContextMa
 
 def wait_for_work(process: Process) -> dict[str, Any]:
     wait_until_ready(process)
-    rows: list[dict[str, Any]] = []
 
-    def is_seen() -> bool:
-        rows[:] = [row for row in top("--show", "train.loss") if row["value"] == 0.5]
-        return bool(rows and rows[0]["waits"] and rows[0]["event"])
+    def look() -> list[dict[str, Any]]:
+        return [row for row in top("--show", "train.loss") if row["value"] == 0.5]
 
-    wait_until(is_seen, "the last sample in the record")
-    return rows[0]
+    row, *_ = wait_for(look, lambda rows: rows and rows[0]["waits"] and rows[0]["event"], "the last sample")
+    return row
 
 
 def check(found: dict[str, Any]) -> None:

@@ -270,6 +270,9 @@ def test_program_is_exported_without_code(receiver: Receiver) -> None:
     assert "monitel run: job, run run-7, 5 steps" in ended.summary
 
 
+#: It is written within a second.
+LEDGER = "while not os.path.exists('spools/ledgers'): time.sleep(0.01)\n"
+TENSORBOARD = "import monitel_tensorboard\nmonitel_tensorboard.install('runs')\n"
 #: Hides the exporters from a process.
 NO_EXPORTERS = """\
 import importlib.metadata
@@ -283,16 +286,9 @@ importlib.metadata.entry_points = lambda **given: () if given == {"group": "moni
     ("end", "status", "expected"),
     [
         ("raise SystemExit(3)", 3, "monitel run: run x, 5 steps"),
-        (
-            # the ledger is written within a second
-            "while not os.path.exists('spools/ledgers'): time.sleep(0.01)\nos.kill(os.getpid(), signal.SIGKILL)",
-            *(-9, "killed by SIGKILL at step 4"),
-        ),
+        (LEDGER + "os.kill(os.getpid(), signal.SIGKILL)", -9, "killed by SIGKILL at step 4"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -15, " preempted"),
-        (
-            "import monitel_tensorboard; monitel_tensorboard.install('runs'); os.kill(os.getpid(), signal.SIGTERM)",
-            *(-15, " preempted"),
-        ),
+        (TENSORBOARD + "os.kill(os.getpid(), signal.SIGTERM)", -15, " preempted"),
         ("sys.excepthook = lambda *_: None; raise KeyboardInterrupt", -2, " interrupted"),
     ],
 )

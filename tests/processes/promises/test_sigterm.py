@@ -4,7 +4,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +93,14 @@ class Amount(int):
         sys.stdin.read()
 pipeline.meter_provider.get_meter("mine").create_counter("mine").add(Amount(1))
 """
+#: Writes ``ready`` when the request of a flush is about to be sent.
+CONNECTS = 'sys.addaudithook(lambda event, _: event == "socket.connect" and os.write(1, b"ready\\n"))\n'
 BACKENDS = [
     pytest.param("refusing", PAUSE, marks=pytest.mark.timed),
     pytest.param("blackholed", PAUSE, marks=pytest.mark.timed),
     pytest.param("blackholed", "blocked()\n", marks=pytest.mark.timed),
     pytest.param("dripping", "blocked()\n", marks=pytest.mark.timed),
+    pytest.param("blackholed", CONNECTS + "pipeline.force_flush(60)\n", id="during a flush"),
     pytest.param("blackholed", READY + "pipeline.shutdown()\n", id="during a shutdown"),
     pytest.param("blackholed", "import atexit\natexit.register(os.write, 1, b'ready\\n')\n", id="during the exit"),
     pytest.param("refusing", LOCKED, id="inside counter.add"),
@@ -294,21 +296,6 @@ def test_wait_in_flight_is_reported(receiver: Receiver, terminate: Terminate) ->
     assert {1} == {*receiver.values("w.wait.active")}
     times = {point.attributes["training.activity"]: point.value for point in receiver.points("training.time")}
     assert {"startup", "evaluation", "shutdown"} <= {*times}
-
-
-def test_signal_may_interrupt_a_flush(blackhole: socket.socket, terminate: Terminate, tmp_path: Path) -> None:
-    """The main thread waits for a request that hangs."""
-
-    def hangs() -> None:
-        connection, _ = blackhole.accept()
-        with closing(connection):
-            connections.append(connection.dup())
-            assert connection.recv(1)
-
-    connections: list[socket.socket] = []
-    terminate(BEGIN + READY + "pipeline.force_flush(60)\n", url_of(blackhole), when=hangs)
-    connections[0].close()
-    assert RECORDED == spooled(tmp_path / "spool")
 
 
 def test_signal_after_the_shutdown_ends_the_process(receiver: Receiver, terminate: Terminate) -> None:

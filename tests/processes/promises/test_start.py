@@ -151,7 +151,7 @@ for rank in [subprocess.Popen([sys.executable, "rank.py"], env=each) for each in
 KILLED = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
-def test_ranks_share_a_folder(train: Run) -> None:
+def test_ranks_share_a_folder() -> None:
     """Under ``monitel run``, which writes the report of all of them; rank zero alone writes for TensorBoard."""
     Path("rank.py").write_text(BEGIN + TRAIN + "time.sleep(1.5)\n" + KILLED)
     ended = record(RANKS)
@@ -479,7 +479,7 @@ def test_wrong_arguments_begin_nothing(train: Run, call: str, error: str) -> Non
     assert not Path("monitel-runs").exists()
 
 
-def test_other_jobs_of_monitel_run_have_a_report(train: Run) -> None:
+def test_other_jobs_of_monitel_run_have_a_report() -> None:
     """In a new folder with the name of the script; a command without a job makes nothing."""
     script = "import monitel\nfor step in range(1, 31):\n    monitel.set_step(step)\n    monitel.log(loss=1 / step)\n"
     outcome([*RUN, "true"])

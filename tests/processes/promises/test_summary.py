@@ -164,7 +164,7 @@ for step in 2 * [*range(1, 21)]:
     assert f"verdict {verdict}" in summary
 
 
-def test_hung_job_has_the_verdict_that_it_had_while_it_ran(tmp_path: Path, console: Console, own_boxes: Path) -> None:
+def test_hung_job_has_the_verdict_that_it_had_while_it_ran(tmp_path: Path, console: Console) -> None:
     """After SIGTERM: the last second before the shutdown is judged by the same rules as in ``top``."""
     script = tmp_path / "train.py"
     script.write_text("""
