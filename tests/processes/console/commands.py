@@ -12,7 +12,6 @@ from typing import Any
 from tests.support.scripts import Process, read_line, started
 
 RUN = (sys.executable, "-m", "monitel_run", "run", "--")
-PREFIXES: tuple[tuple[str, ...], ...] = ((), RUN)
 PYTHON = (sys.executable, "-I", "-S", "-c")  # starts fast, and is not recorded
 
 #: Prints each signal that it receives, until its input ends.
@@ -71,7 +70,7 @@ def both(
     command: Sequence[str], stdin: str = "", *, before: Sequence[str] = (), **options: Any
 ) -> tuple[Outcome, Outcome]:
     """Return the ends of a command without and with ``monitel run``, after the words of a program that starts it."""
-    without, with_run = (outcome([*before, *prefix, *command], stdin, **options) for prefix in PREFIXES)
+    without, with_run = (outcome([*before, *prefix, *command], stdin, **options) for prefix in ((), RUN))
     assert not without.summary
     return without, with_run
 

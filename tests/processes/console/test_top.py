@@ -10,17 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.jobs import MONITEL, Console, Job, jobs, loop, ranks
+from tests.processes.console.jobs import MONITEL, Console, jobs, loop, ranks
 from tests.processes.console.tmux import needs_tmux, terminal
-from tests.support.inbox import DEADLINE
-from tests.support.scripts import Run, without
+from tests.support.scripts import Run, finish, without
 
 #: Ends by itself after a line on its stdin.
 SHORT = loop(until=10, then="sys.stdin.readline()")
-
-
-def end(job: Job) -> None:
-    job.process.communicate("end\n", timeout=DEADLINE)
 
 
 def states(rows: Mapping[Any, Any]) -> dict[Any, str]:
@@ -31,7 +26,7 @@ def test_job_that_appears_is_shown(tmp_path: Path, console: Console) -> None:
     """The command was there before the job and its folder of boxes. A rank that ends keeps its last step."""
     with console.watching() as until, ranks(tmp_path, loop(), SHORT) as (first, second):
         until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
-        end(second)
+        finish(second.process, "end\n")
         rows = until(lambda rows: states(rows) == {0: "alive", 1: "ended"})
         assert (9, first.process.pid) == (rows[1]["step"], rows[0]["pid"])
 

@@ -185,19 +185,19 @@ if "wait" in sys.argv:
 """
 
 
-def skip_without(library: str) -> None:
-    """Skip a test whose library is not installed. It is not imported: eventlet would warn of forks in later tests."""
-    if library in {"gevent", "eventlet"} and find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
+#: They are not imported: eventlet would warn of forks in later tests.
+INSTALLED = [
+    pytest.param(each, marks=pytest.mark.skipif(find_spec(each) is None, reason=f"{each} is not installed"))
+    for each in ("gevent", "eventlet")
+]
 
 
 @pytest.mark.parametrize(("when", "end"), [("first", "wait"), ("between", "exit"), ("last", "exit"), ("last", "wait")])
-@pytest.mark.parametrize("library", [*LIBRARIES])
+@pytest.mark.parametrize("library", ["reduced", *INSTALLED])
 def test_threads_that_wait_in_c_are_threads_of_the_system(
     receiver: Receiver, library: str, when: str, end: str
 ) -> None:
     """The job neither hangs nor waits, also in a forked child and on SIGTERM, and everything is delivered."""
-    skip_without(library)
     Path("job.py").write_text(LIBRARIES[library] + FORKING, encoding="utf-8")
     with started(Path.cwd(), "-W", "ignore", "job.py", receiver.url, when, end, fresh=True) as process:
         wait_until_ready(process)
@@ -231,10 +231,9 @@ with monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_inte
 """
 
 
-@pytest.mark.parametrize("library", ["gevent", "eventlet"])
+@pytest.mark.parametrize("library", INSTALLED)
 def test_instruments_are_used_by_greenlets_and_read_by_a_thread(receiver: Receiver, library: str) -> None:
     """A greenlet that waits for a lock which the thread holds goes on."""
-    skip_without(library)
     Path("job.py").write_text(LIBRARIES[library] + BUSY, encoding="utf-8")
     with started(Path.cwd(), "-W", "ignore", "job.py", receiver.url, fresh=True) as process:
         ended = finish(process)

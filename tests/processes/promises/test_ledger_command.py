@@ -350,8 +350,7 @@ def test_forked_child_does_not_keep_the_run(train: Run, console: Console, tmp_pa
 
 def test_parent_that_lives_as_long_as_the_run_is_not_an_attempt(train: Run, console: Console, tmp_path: Path) -> None:
     """A process that starts the ranks with its own environment neither blocks their ledger nor counts."""
-    child = tmp_path / "child.py"
-    child.write_text("import monitel, monitel_otlp, os, sys, time\nfrom monitel import *\n" + JOB + END)
+    child = write_script(tmp_path, JOB + END).rename("child.py")
     parent = (
         "import subprocess\npipeline = monitel_otlp.configure(spool_dir='spool')\n"
         "sys.exit(subprocess.run([sys.executable, sys.argv[1], '0', '5', '0.3', '0.5']).returncode)\n"
@@ -385,10 +384,8 @@ def test_first_of_several_children_has_the_ledger(run: Run, console: Console, tm
 
     Nor if it trains when the first one has ended: it began before.
     """
-    imports = "import monitel, monitel_otlp, time\nfrom monitel import *\n"
-    (tmp_path / "child.py").write_text(f"{imports}{JOB}pipeline.shutdown(30)\n")
-    (tmp_path / "parent.py").write_text(PARENT)
-    ended = run(tmp_path / "parent.py", late, env=RUN)
+    write_script(tmp_path, JOB + "pipeline.shutdown(30)\n").rename("child.py")
+    ended = run("-c", PARENT, late, env=RUN)
     assert "cannot be stored" not in ended.stderr
     assert 1 == run_of(console, "run-7")["attempts"]
 

@@ -14,11 +14,12 @@ from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import Answer
 from tests.support.receiver import Receiver
 from tests.support.scripts import PRINT_TIME, Run, finish, started, wait_until_ready, write_script
-from tests.support.spools import Content, cat, files, last_line
+from tests.support.spools import cat, files, last_line
 
 #: An attempt could last an hour: only the exit itself is short.
 PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
 EVENTS = [f"event {number}" for number in range(100)]
+RANGES = [f"range {number}" for number in range(100)]
 JOB = """\
 from monitel.profiler import record_function
 pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=0.05, spans=True)
@@ -55,22 +56,6 @@ def dead(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
         yield {**variables, "URL": url}
 
 
-def check_content(content: Content) -> None:
-    assert EVENTS == content.names
-    assert [(number, number) for number in range(100)] == [
-        (each.attributes["number"], each.attributes["training.step"]) for each in content.records
-    ]
-    assert [*range(1, 101)] == content.values("loss.count")
-    assert [*map(float, range(100))] == content.values("loss.mean")
-    assert [f"range {number}" for number in range(100)] == [each.name for each in content.spans]
-
-
-def check_arrived(receiver: Receiver) -> None:
-    assert EVENTS == receiver.record_names()
-    assert ([*range(1, 101)], 4950) == (receiver.values("loss.count"), receiver.values("loss.sum")[-1])
-    assert [f"range {number}" for number in range(100)] == [each.name for each in receiver.spans()]
-
-
 OVER_GRPC = [pytest.param(f"{each} over gRPC", marks=NEEDS_GRPC) for each in ("down", "silent")]
 
 
@@ -85,12 +70,19 @@ def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     (folder,) = (each for each in Path("spool").iterdir() if each.name != "ledgers")
     line = last_line(ended.stderr)
     assert (0, 0, None, 300) == (line.windows, line.events, line.dropped, line.spooled)
-    expected = f"monitel replay {folder.absolute()} --endpoint http://HOST:4318"  # it is in the program alone
-    assert (str(folder.absolute()), expected) == (line.folder, line.command)
-    check_content(cat(folder))
+    printed = f"monitel replay {folder.absolute()} --endpoint http://HOST:4318"  # it is in the program alone
+    assert (str(folder.absolute()), printed) == (line.folder, line.command)
+    left = cat(folder)
+    assert EVENTS == left.names
+    expected = [(number, number) for number in range(100)]
+    assert expected == [(each.attributes["number"], each.attributes["training.step"]) for each in left.records]
+    assert ([*range(1, 101)], [*range(100)]) == (left.values("loss.count"), left.values("loss.mean"))
+    assert RANGES == [each.name for each in left.spans]
     replayed = command("replay", folder, "--endpoint", receiver.url)
     assert (0, "delivered 300 items from 1 spool") == (replayed.status, replayed.output.splitlines()[-1])
-    check_arrived(receiver)
+    assert EVENTS == receiver.record_names()
+    assert ([*range(1, 101)], 4950) == (receiver.values("loss.count"), receiver.values("loss.sum")[-1])
+    assert RANGES == [each.name for each in receiver.spans()]
     assert not folder.exists()
     sent = len(receiver.requests)
     assert 0 == command("replay", "spool", "--endpoint", receiver.url).status

@@ -39,21 +39,10 @@ signal.signal(signal.SIGTERM, later)
 
 
 @pytest.fixture
-def refusing() -> str:
-    return refusing_url()
-
-
-@pytest.fixture
-def dripping() -> Iterator[str]:
-    """The URL of a backend that sends an endless answer one byte at a time."""
-    with Peer(lambda peer, connection: peer.drip(connection, b"H")) as peer:
-        yield peer.url
-
-
-@pytest.fixture
-def blackholed(blackhole: socket.socket) -> str:
-    """The URL of a backend that never answers."""
-    return url_of(blackhole)
+def dead(request: pytest.FixtureRequest, blackhole: socket.socket) -> Iterator[str]:
+    """The URL of a backend that refuses connections, never answers, or sends an endless answer one byte at a time."""
+    with Peer(lambda peer, connection: peer.drip(connection, b"H")) as drips:
+        yield {"refuses": refusing_url(), "hangs": url_of(blackhole), "drips": drips.url}[request.param]
 
 
 WHERE = [pytest.param(PAUSE, id="in Python"), pytest.param("blocked()\n", id="in C")]
@@ -96,23 +85,21 @@ pipeline.meter_provider.get_meter("mine").create_counter("mine").add(Amount(1))
 #: Writes ``ready`` when the request of a flush is about to be sent.
 CONNECTS = 'sys.addaudithook(lambda event, _: event == "socket.connect" and os.write(1, b"ready\\n"))\n'
 BACKENDS = [
-    pytest.param("refusing", PAUSE, marks=pytest.mark.timed),
-    pytest.param("blackholed", PAUSE, marks=pytest.mark.timed),
-    pytest.param("blackholed", "blocked()\n", marks=pytest.mark.timed),
-    pytest.param("dripping", "blocked()\n", marks=pytest.mark.timed),
-    pytest.param("blackholed", CONNECTS + "pipeline.force_flush(60)\n", id="during a flush"),
-    pytest.param("blackholed", READY + "pipeline.shutdown()\n", id="during a shutdown"),
-    pytest.param("blackholed", "import atexit\natexit.register(os.write, 1, b'ready\\n')\n", id="during the exit"),
-    pytest.param("refusing", LOCKED, id="inside counter.add"),
+    pytest.param("refuses", PAUSE, marks=pytest.mark.timed),
+    pytest.param("hangs", PAUSE, marks=pytest.mark.timed),
+    pytest.param("hangs", "blocked()\n", marks=pytest.mark.timed),
+    pytest.param("drips", "blocked()\n", marks=pytest.mark.timed),
+    pytest.param("hangs", CONNECTS + "pipeline.force_flush(60)\n", id="during a flush"),
+    pytest.param("hangs", READY + "pipeline.shutdown()\n", id="during a shutdown"),
+    pytest.param("hangs", "import atexit\natexit.register(os.write, 1, b'ready\\n')\n", id="during the exit"),
+    pytest.param("refuses", LOCKED, id="inside counter.add"),
 ]
 
 
-@pytest.mark.parametrize(("backend", "where"), BACKENDS)
-def test_what_cannot_be_delivered_is_on_disk(
-    request: pytest.FixtureRequest, terminate: Terminate, backend: str, where: str
-) -> None:
+@pytest.mark.parametrize(("dead", "where"), BACKENDS, indirect=["dead"])
+def test_what_cannot_be_delivered_is_on_disk(terminate: Terminate, dead: str, where: str) -> None:
     """Within the same time, and once; the last line has the number."""
-    ended = terminate(BEGIN + where, request.getfixturevalue(backend))
+    ended = terminate(BEGIN + where, dead)
     assert (RECORDED, 12) == (spooled(Path("spool")), last_line(ended.stderr).spooled)
 
 
@@ -123,9 +110,9 @@ monitel.register_event_handler(lambda event: event.window and time.sleep(0.3 if 
 """
 
 
-def test_each_open_window_is_recorded_beside_a_slow_handler(refusing: str, terminate: Terminate) -> None:
+def test_each_open_window_is_recorded_beside_a_slow_handler(terminate: Terminate) -> None:
     """There are 2,000, and the handler takes 0.3 s for each: all are recorded before it is called."""
-    ended = terminate(BEGIN + MANY + PAUSE, refusing)
+    ended = terminate(BEGIN + MANY + PAUSE, refusing_url())
     line = last_line(ended.stderr)
     assert (2_012, None) == (line.spooled, line.dropped)
 
