@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.processes.console.commands import RUN, outcome, record
-from tests.processes.patience import IN_TIME
+from tests.processes.patience import IN_TIME, with_patience
 from tests.processes.promises.test_run_command import NO_EXPORTERS
 from tests.support.commands import command
 from tests.support.hostile import url_of
@@ -151,9 +151,14 @@ for rank in [subprocess.Popen([sys.executable, "rank.py"], env=each) for each in
 KILLED = "if os.environ['RANK'] == '1': os.kill(os.getpid(), signal.SIGKILL)\n"
 
 
+def write_rank(script: str) -> None:
+    """Write the script of the ranks. On a busy machine they have more than two seconds for the report of all."""
+    Path("rank.py").write_text(with_patience(BEGIN + script))
+
+
 def test_ranks_share_a_folder() -> None:
     """Under ``monitel run``, which writes the report of all of them; rank zero alone writes for TensorBoard."""
-    Path("rank.py").write_text(BEGIN + TRAIN + "time.sleep(1.5)\n" + KILLED)
+    write_rank(TRAIN + "time.sleep(1.5)\n" + KILLED)
     ended = record(RANKS)
     (shared,) = folders_of_runs()
     assert shared.name.startswith(f"my-run-{TODAY}-")  # two ranks may have made one each, of which the first is gone
@@ -176,7 +181,7 @@ def test_ranks_share_a_folder() -> None:
 @pytest.mark.parametrize("run_id", ["17", ""], ids=["with a run id", "without"])
 def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> None:
     """As ``srun monitel run`` does: each command writes the report of all ranks that share the folder."""
-    Path("rank.py").write_text(BEGIN + TRAIN + KILLED)
+    write_rank(TRAIN + KILLED)
     train(RANKS.replace("[sys.executable,", f"[*{RUN}, sys.executable,"), env={"SLURM_JOB_ID": run_id})
     shared = folders_of_runs()
     pages = [(each / "report.html").read_text() for each in shared]
@@ -191,7 +196,7 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> No
 def test_ranks_of_a_launcher_share_a_folder(train: Run, port: str) -> None:
     """Two jobs of one launcher, such as a shell, have two folders."""
     together = "while len([*run.folder.glob('*/lock')]) < 3: time.sleep(0.01)\n"
-    Path("rank.py").write_text(BEGIN + TRAIN + together)
+    write_rank(TRAIN + together)
     ranks = RANKS.replace("[sys.executable,", "['timeout', '60', sys.executable,") if port else RANKS
     train(ranks + ranks, env={"MASTER_ADDR": "localhost", "MASTER_PORT": port})
     shared = folders_of_runs()
@@ -201,7 +206,7 @@ def test_ranks_of_a_launcher_share_a_folder(train: Run, port: str) -> None:
 
 def test_rank_that_the_first_rank_starts(train: Run) -> None:
     """Both share the folder, as with Lightning's launcher, unless their runs have two names."""
-    Path("rank.py").write_text(BEGIN + "monitel.start(sys.argv[1]).log(loss=0.5, step=1)\n")
+    write_rank("monitel.start(sys.argv[1]).log(loss=0.5, step=1)\n")
     start = """
 import subprocess
 environment = {**os.environ, "LOCAL_RANK": "1", "WORLD_SIZE": "2", "NODE_RANK": "0"}
