@@ -74,7 +74,10 @@ class Run:
         self._exporters: list[tuple[object, Callable[[float], object]]] = []  # each with the function that ends it
         self._uninstrument: Callable[[], object] = lambda: None
         folder.started, ended.keepers[path] = path, self._take_end
-        os.environ[folder.STARTED] = str(path)
+        given = launch_attributes().get("training.run.id")  # of the first run of this process; later ones are others
+        folder.started_id = path.name if given is None else f"{given}{'' if _begun == 1 else f'-{_begun}'}"
+        self._earlier = os.environ.get(folder.STARTED)  # of rank zero, which has started this process
+        os.environ[folder.STARTED] = f"{_begun} {path}"
         self._keeper.start()
         atexit.register(self._print)  # after what the exporters do at the exit
         self._start_exporters()
@@ -119,7 +122,6 @@ class Run:
         return f"<{type(self).__name__} {self.name!r} in {str(self.folder)!r}>"
 
     def _start_exporters(self) -> None:
-        run_id = str(launch_attributes().get("training.run.id", self.folder.name))
         recording, problems = exporters.load()
         writers, others = exporters.load(exporters.WRITERS) if self._is_zero else ([], [])
         problems += others
@@ -127,7 +129,7 @@ class Run:
             if start_one is _record and self._exporters:
                 continue
             try:
-                if (started := start_one(self.name, self.folder, run_id)) is not None:
+                if (started := start_one(self.name, self.folder, folder.started_id)) is not None:
                     self._exporters.append(started)
             except Exception as error:
                 problems.append(f"an exporter cannot be started: {error!r}")
@@ -164,6 +166,7 @@ class Run:
         if _current is self:
             folder.started = _current = None
             os.environ.pop(folder.STARTED, None)
+            os.environ.update({} if self._earlier is None else {folder.STARTED: self._earlier})
 
     def _try(self, function: Callable[[], object]) -> None:
         try:
@@ -279,7 +282,9 @@ def _checked_name(name: str | None) -> str:
 def _make_folder(name: str) -> Path:
     parent, key = runs_dir(), folder.shared_key(name, _begun)
     try:
-        return call_in_time(lambda: folder.of_first_rank(name) or folder.make_started(parent, name, key), _BEGIN_S)
+        return call_in_time(
+            lambda: folder.of_first_rank(name, _begun) or folder.make_started(parent, name, key), _BEGIN_S
+        )
     except OSError as error:
         reason = error
     place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")

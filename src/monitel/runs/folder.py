@@ -23,11 +23,11 @@ from secrets import token_hex
 from typing import Any, NamedTuple
 
 from monitel.blackbox.folder import Folder, FolderError, make_folder
+from monitel.blackbox.process import process_start
 from monitel.process.launcher import launch_attributes
 from monitel.runs.history import History, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
-from monitel_run.folder import VARIABLE, is_running, start_time
-from monitel_run.folder import identify as identify_process
+from monitel_run.folder import VARIABLE, is_running
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -43,8 +43,9 @@ _UNUSUAL = re.compile(r"[^\w.]+")  # letters of any language are usual
 _LOGS = re.compile(r"(.+)/attempt_\d+/\d+/[^/]+", re.DOTALL)  # torchrun's agent has a folder with a unique name
 
 
-#: The folder of the run that :func:`monitel.start` has begun in this process; None without one.
+#: The folder of the run that :func:`monitel.start` has begun in this process, None without one; and the id of that run.
 started: Path | None = None
+started_id = ""
 
 
 class InUseError(FolderError):
@@ -78,7 +79,7 @@ def _digest(text: str) -> str:
 
 def is_started(path: Path) -> bool:
     """Return True for the folder of a run that :func:`monitel.start` has begun."""
-    return (path / MARKER).is_file() and not path.name.startswith(".")  # a link
+    return os.path.isfile(path / MARKER) and not path.name.startswith(".")  # noqa: PTH113  of another user: no error
 
 
 def name_of(path: Path) -> str:
@@ -94,10 +95,11 @@ def _marked(path: Path) -> dict[str, Any]:
     return {}
 
 
-def of_first_rank(name: str) -> Path | None:
-    """Return the folder of the run with this name in rank zero, if that has started this rank, as Lightning does."""
-    path, is_lightnings = Path(os.environ.get(STARTED, "")), "LOCAL_RANK" in os.environ and "RANK" not in os.environ
-    return path if is_lightnings and name_of(path) == name else None
+def of_first_rank(name: str, number: int) -> Path | None:
+    """Return the folder of this run in rank zero, if that has started this rank, as Lightning does."""
+    of_zero, _, path = os.environ.get(STARTED, "").partition(" ")
+    is_lightnings = "LOCAL_RANK" in os.environ and "RANK" not in os.environ
+    return Path(path) if is_lightnings and of_zero == str(number) and name_of(Path(path)) == name else None
 
 
 class SharedKey(NamedTuple):
@@ -110,16 +112,15 @@ class SharedKey(NamedTuple):
 
 def shared_key(name: str, number: int) -> SharedKey:
     """Return the key of a run that has this name, and this number in its process."""
-    launch, parent = launch_attributes(), os.environ.get(VARIABLE, "")
-    key, is_unique = identify(launch).folder, True
+    launch, is_unique = launch_attributes(), True
+    key = identify(launch).folder
     if key.startswith(_PROCESS):
         if "training.rank" not in launch or launch.get("training.world_size") == 1:
             return SharedKey()
-        key, is_unique = parent, is_running(parent)
-    if not is_unique:  # the ranks meet at an address, or have one parent
-        address, port = (os.environ.get(f"MASTER_{each}", "") for each in ("ADDR", "PORT"))
-        starter = f"{address}:{port}" if port else f"{os.getppid()}-{start_time(os.getppid())}"
-        key = f"{socket.gethostname()} {starter}"
+        address, port, run = map(os.environ.get, ("MASTER_ADDR", "MASTER_PORT", VARIABLE))
+        is_unique = not port and is_running(run or "")
+        starter = run if is_unique else f"{os.getppid()}-{process_start(os.getppid())}"
+        key = f"{socket.gethostname()} {f'{address}:{port}' if port else starter}"  # where the ranks meet
     return SharedKey(f"{key} {name} {number}", is_unique)
 
 
@@ -143,7 +144,8 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
     assert path is not None
     descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"version": 1, "name": name, "process": identify_process()}, file)
+        process = f"{os.getpid()}-{process_start(os.getpid())}"
+        json.dump({"version": 1, "name": name, "key": _digest(key.text), "process": process}, file)
     try:
         if key.text:
             link.symlink_to(path.name)
@@ -169,10 +171,19 @@ def _last_link(parent: Path, key: SharedKey) -> tuple[Path, Path | None]:
             path = link.with_name(link.readlink().name)
         except OSError:
             return link, None
-        pid, _, start = str(_marked(path).get("process", "")).partition("-")
-        if is_started(path) and (key.is_unique or start_time(pid) == start):
+        if _marked(path).get("key") == _digest(key.text) and (key.is_unique or _goes_on(path)):
             return link, path
         text += f" {path.name}"
+
+
+def _goes_on(path: Path) -> bool:
+    """Return True if the process that has made the folder of a run, or the one with its ledger, runs."""
+    pid, _, start = str(_marked(path).get("process", "")).partition("-")
+    if start and pid.isdecimal() and process_start(int(pid)) == start:
+        return True
+    with suppress(OSError, FolderError), closing(Folder.open(path, check=False)) as folder:
+        return folder.is_locked()
+    return False
 
 
 def store_of(root: Path, identity: RunIdentity) -> Path:

@@ -217,7 +217,7 @@ def configure(
     _warn_of_other_exporters()
     launch, in_launcher = launch_attributes(), is_launcher(sys.orig_argv)
     if folder.started is not None:  # this pipeline belongs to that run, too
-        attributes = {"training.run.id": launch.get("training.run.id", folder.started.name), **attributes}
+        attributes = {"training.run.id": folder.started_id, **attributes}
     silent = sdk_is_disabled() or (ranks == "zero" and not is_rank_zero(launch))
     resource = _resource(attributes, resource)
     with _end_earlier() as goes_on:
