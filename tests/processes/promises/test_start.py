@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -178,18 +179,33 @@ def test_ranks_share_a_folder() -> None:
     assert Path("link").is_symlink()
 
 
-@pytest.mark.parametrize("run_id", ["17", ""], ids=["with a run id", "without"])
-def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str) -> None:
+@pytest.mark.parametrize(("run_id", "port"), [("17", ""), ("", "29500"), ("", "")], ids=["run id", "port", "neither"])
+def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str, port: str) -> None:
     """As ``srun monitel run`` does: each command writes the report of all ranks that share the folder."""
-    write_rank(TRAIN + KILLED)
-    train(RANKS.replace("[sys.executable,", f"[*{RUN}, sys.executable,"), env={"SLURM_JOB_ID": run_id})
+    together = "while len([*run.folder.glob('*/lock')]) < 3: time.sleep(0.01)\n" if port else ""
+    write_rank(TRAIN + together + KILLED)
+    launcher = RANKS.replace("[sys.executable,", f"[*{RUN}, sys.executable,")
+    train(launcher, env={"SLURM_JOB_ID": run_id, "MASTER_PORT": port})
     shared = folders_of_runs()
     pages = [(each / "report.html").read_text() for each in shared]
     ranks = [len([*each.glob("report-*.json")]) for each in shared]
-    assert ([3] if run_id else [1, 1, 1]) == ranks
+    assert ([3] if run_id or port else [1, 1, 1]) == ranks
     assert all("<h1>my run</h1>" in each for each in pages)
     assert 1 == sum("killed by SIGKILL at step 30" in each for each in pages)
-    assert (not run_id) == any("ranks found here" in each for each in pages)
+    assert (len(shared) > 1) == any("ranks found here" in each for each in pages)
+
+
+def test_runs_of_a_sweep_and_removed_folders_are_runs_of_their_own(train: Run) -> None:
+    """A launcher's run id is that of the first run of a process; the link of a removed folder leads to no other run."""
+    train(BEGIN + TRAIN + TRAIN.replace("31", "11"), env={"SLURM_JOB_ID": "17"})
+    runs = {each["run"]: each["steps"] for each in json.loads(command("runs", "--json").output)["runs"]}
+    assert {"17": 30, "17-2": 10} == runs
+    for each in folders_of_runs():
+        shutil.rmtree(each)
+    for run in ("18", "17"):
+        train(BEGIN + TRAIN, env={"SLURM_JOB_ID": run})
+    runs = {each["run"]: each["attempts"] for each in json.loads(command("runs", "--json").output)["runs"]}
+    assert {"17": 1, "18": 1} == runs
 
 
 @pytest.mark.parametrize("port", ["", "29500"], ids=["with one parent", "with one address"])
