@@ -336,7 +336,7 @@ class Process:
     def after(self, earlier: Process) -> Process:
         """Return this process after an earlier pipeline. If that was of the same run, its series are added."""
         if self.before_ns != earlier.before_ns:
-            return self
+            return self.but(earlier=earlier)
         totals = {key: total.plus(self.stages.get(key, NO_SAMPLES)) for key, total in earlier.stages.items()}
         return self.but(
             rank=earlier.rank if self.rank is None else self.rank,
