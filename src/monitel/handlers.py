@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -19,7 +18,7 @@ from monitel.event import STAT_EVENT, Event, Severity, checked_severity
 from monitel.process.exit import is_child
 from monitel.process.failures import raise_first
 from monitel.process.fork import register_at_fork
-from monitel.process.launcher import is_rank_zero, launch_attributes
+from monitel.process.launcher import is_rank_zero, launch_attributes, sdk_is_disabled
 from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
 
@@ -146,8 +145,7 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
         _warns_at = math.inf if ends else time.monotonic() + _PATIENCE
     elif time.monotonic() >= _warns_at or (ends and _warns_at < math.inf):
         expect_no_handler()
-        is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
-        if not is_child() and not is_disabled and is_rank_zero(launch_attributes()):
+        if not is_child() and not sdk_is_disabled() and is_rank_zero(launch_attributes()):
             _log.warning(
                 "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
                 "monitel_tensorboard.install() first, or monitel.register_event_handler()"

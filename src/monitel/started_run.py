@@ -23,7 +23,7 @@ from monitel.logged_numbers import log
 from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
-from monitel.process.launcher import is_rank_zero, launch_attributes, service_name
+from monitel.process.launcher import is_rank_zero, launch_attributes, sdk_is_disabled, service_name
 from monitel.process.os_threads import Event as Signal
 from monitel.process.os_threads import RLock, call_in_time
 from monitel.process.worker import Worker
@@ -186,7 +186,7 @@ class Run:
 
         ``monitel run`` writes that of the last run of a process.
         """
-        has_parent = is_running(os.environ.get(VARIABLE, ""))
+        has_parent = is_running(os.environ.get(VARIABLE, "")) and not sdk_is_disabled()
         try:
             if self._end is not None:
                 ended.write_end(self.folder, self._end, ended.ONLY)

@@ -76,6 +76,11 @@ def service_name(default: str) -> str:
     return os.environ.get("OTEL_SERVICE_NAME") or resource_attribute("service.name") or default
 
 
+def sdk_is_disabled() -> bool:
+    """Return True if OTEL_SDK_DISABLED switches telemetry off; ``monitel run`` writes nothing then."""
+    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
 def is_rank_zero(launch: Mapping[str, str | int]) -> bool:
     """Return True if the attributes of the launcher are those of rank zero, or of a process without a launcher."""
     if "training.rank" in launch:

@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -235,8 +236,9 @@ for name in ("my run", "other"):
 
 
 def test_runs_of_a_command_have_reports_and_its_status(before: str) -> None:
-    """Under ``monitel run``, which knows the last one and how that has ended."""
-    record(before + TRAIN + TRAIN + "run.end()\nos._exit(3)")
+    """Under ``monitel run``, which knows the last one and how that has ended, and the items of both."""
+    ended = record(before + TRAIN + TRAIN + "run.end()\nos._exit(3)")
+    assert (["126"] if before == BEGIN else []) == re.findall(r"on disk (\d+) items", ended.words)
     runs = {each["run"]: each["state"] for each in stored_runs()}
     assert {folder(1).name: "completed", folder(2).name: "failed"} == runs
     assert ("completed" in report(1), "exit status 3" in report(2)) == (True, True)
@@ -438,8 +440,12 @@ if __name__ == "__main__":
 
 
 def test_exporter_that_is_switched_off_is_replaced(train: Run) -> None:
+    """The run is recorded as without it, under ``monitel run``, too."""
     train(BEGIN + TRAIN, env={"OTEL_SDK_DISABLED": "true"})
-    assert ("0.0333" in report(), []) == (True, [each for each in folder().iterdir() if each.is_dir()])
+    record(BEGIN + TRAIN, OTEL_SDK_DISABLED="true")
+    for number in (1, 2):
+        found = [each for each in folder(number).iterdir() if each.is_dir()]
+        assert ("0.0333" in report(number), []) == (True, found)
 
 
 def test_exporter_that_cannot_start_is_replaced(train: Run) -> None:
