@@ -19,12 +19,12 @@ from monitel.blackbox.folder import box_root
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.settings import given_folder, spool_root
-from monitel.process.launcher import LAUNCHERS
+from monitel.process.launcher import LAUNCHERS, sdk_is_disabled
 from monitel.process.os_threads import Event
 from monitel.run_events import git_commit
 from monitel.runs.ended import read_ends, store_missing_ends
 from monitel_otlp.config.resource import describe_process
-from monitel_otlp.config.settings import resolve, sdk_is_disabled
+from monitel_otlp.config.settings import resolve
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import deliver_marked
 from monitel_otlp.messages.attributes import Plain, plain_attributes

@@ -36,8 +36,8 @@ def begin() -> None:
 
 def start(name: str, folder: Path, run_id: str) -> tuple[object, Callable[[float], object]] | None:
     """Make the pipeline of a run that :func:`monitel.start` begins; without an endpoint its folder is the spool."""
-    from monitel.process.launcher import service_name
-    from monitel_otlp.config.settings import resolve, sdk_is_disabled
+    from monitel.process.launcher import sdk_is_disabled, service_name
+    from monitel_otlp.config.settings import resolve
     from monitel_otlp.configuration import configure, ends_given
 
     if sdk_is_disabled():

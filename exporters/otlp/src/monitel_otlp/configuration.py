@@ -21,7 +21,7 @@ from monitel.blackbox.settings import BOX_CHOICES, BOX_SIZE, box_settings
 from monitel.blackbox.silent import at_end
 from monitel.process.exit import EXIT_TIMEOUT
 from monitel.process.fork import register_at_fork
-from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes
+from monitel.process.launcher import is_launcher, is_rank_zero, launch_attributes, sdk_is_disabled
 from monitel.process.os_threads import RLock, in_main_thread, start_thread
 from monitel.process.sigterm import SigtermHandler, is_default
 from monitel.run_events import enter, preempt
@@ -31,7 +31,7 @@ from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, FOLDER, Group, Variable, at_least, one_of, reads_variables
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.config.resource import describe_process, rank_on_points
-from monitel_otlp.config.settings import Settings, exporters, read_variable, resolve, sdk_is_disabled
+from monitel_otlp.config.settings import Settings, exporters, read_variable, resolve
 from monitel_otlp.export.recorder import SERIES_LIMIT
 from monitel_otlp.log_handler import LogHandler
 from monitel_otlp.pipeline import Pipeline, inlet

@@ -23,7 +23,7 @@ from monitel.blackbox.silent import hold, release
 from monitel.process.exit import EXIT_TIMEOUT, LEAST, exit_timeout, finalize
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
-from monitel.process.launcher import is_data_loader_worker
+from monitel.process.launcher import is_data_loader_worker, sdk_is_disabled
 from monitel.process.os_threads import Event, Lock, RLock, get_ident
 from monitel.process.sigterm import check as check_sigterm
 from monitel.process.worker import low_latency
@@ -40,7 +40,7 @@ from monitel.wait_counter import own_waits
 from monitel_otlp._compat import APILoggerProvider
 from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.resource import check_rank, child_resource
-from monitel_otlp.config.settings import Settings, sdk_is_disabled
+from monitel_otlp.config.settings import Settings
 from monitel_otlp.export.engine import STORED, Engine
 from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder
 from monitel_otlp.messages.attributes import plain_attributes

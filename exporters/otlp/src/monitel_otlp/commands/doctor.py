@@ -17,18 +17,11 @@ from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.folder import FolderError, open_root
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.settings import BoxSettings, box_settings
+from monitel.process.launcher import sdk_is_disabled
 from monitel.text import CommandError, replay_command, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.config.endpoint import Endpoint
-from monitel_otlp.config.settings import (
-    GRPC,
-    HTTP,
-    Settings,
-    has_delta_temporality,
-    read_variable,
-    resolve,
-    sdk_is_disabled,
-)
+from monitel_otlp.config.settings import GRPC, HTTP, Settings, has_delta_temporality, read_variable, resolve
 
 if TYPE_CHECKING:
     import argparse

@@ -248,10 +248,6 @@ def has_delta_temporality() -> bool:
     return bool(_value(name, one_of(("cumulative", "delta", "lowmemory")), "cumulative")[0] != "cumulative")
 
 
-def sdk_is_disabled() -> bool:
-    return _text("OTEL_SDK_DISABLED").lower() == "true"
-
-
 def grpc_is_installed() -> bool:
     """Return True if the packages of the extra ``grpc`` are installed. To import them would affect the process."""
     return all(find_spec(package) is not None for package in ("grpc", "google.rpc"))
