@@ -26,7 +26,6 @@ from monitel_otel import Installation
 from monitel_otel.scope import SCHEMA_URL
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-DEADLINE = 60.0
 
 
 @pytest.fixture
