@@ -15,14 +15,18 @@ RUN = (sys.executable, "-m", "monitel_run", "run", "--")
 PYTHON = (sys.executable, "-I", "-S", "-c")  # starts fast, and is not recorded
 
 #: Prints each signal that it receives, until its input ends.
+#: A signal that arrives just before a blocking call wakes that by a descriptor; otherwise it would be handled after it.
 SIGNALS = """\
-import os, signal, sys
+import os, select, signal, sys
 def note(number, frame):
     os.write(1, signal.Signals(number).name.encode() + b"\\n")
 for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
     signal.signal(number, note)
+woken, wakes = os.pipe2(os.O_NONBLOCK)
+signal.set_wakeup_fd(wakes)
 print(os.getpid(), flush=True)
-sys.stdin.read()
+while sys.stdin not in select.select([sys.stdin, woken], [], [])[0]:
+    os.read(woken, 100)
 """
 
 
