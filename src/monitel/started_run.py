@@ -66,7 +66,8 @@ class Run:
         #: A lower step of the last call: if a rising one follows, steps have begun again, and it is not a late number.
         self._again: float | None = None
         self._is_over = False
-        self._is_zero = is_rank_zero(launch_attributes())
+        launch = launch_attributes()
+        self._is_zero = is_rank_zero(launch)
         self._end: Process | None = None  # of this process
         self._kept = Signal()
         self._page: Path | None = None
@@ -74,7 +75,7 @@ class Run:
         self._exporters: list[tuple[object, Callable[[float], object]]] = []  # each with the function that ends it
         self._uninstrument: Callable[[], object] = lambda: None
         folder.started, ended.keepers[path] = path, self._take_end
-        given = launch_attributes().get("training.run.id")  # of the first run of this process; later ones are others
+        given = launch.get("training.run.id")  # of the first run of this process; later ones are others
         folder.started_id = path.name if given is None else f"{given}{'' if _begun == 1 else f'-{_begun}'}"
         self._earlier = os.environ.get(folder.STARTED)  # of rank zero, which has started this process
         os.environ[folder.STARTED] = f"{_begun} {path}"
@@ -165,8 +166,10 @@ class Run:
         ended.keepers.pop(self.folder, None)
         if _current is self:
             folder.started = _current = None
-            os.environ.pop(folder.STARTED, None)
-            os.environ.update({} if self._earlier is None else {folder.STARTED: self._earlier})
+            if self._earlier is None:
+                os.environ.pop(folder.STARTED, None)
+            else:
+                os.environ[folder.STARTED] = self._earlier
 
     def _try(self, function: Callable[[], object]) -> None:
         try:
@@ -231,8 +234,8 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
     * At the end the report ``report.html`` is written into the folder, unless MONITEL_REPORT is false.
 
     Ranks on one machine share a folder, and so do all ranks and attempts whose launcher names the run, if the machines
-    share the disk. A second call ends the first run, and begins another one. A forked child
-    that trains calls start() itself; in a spawned one that imports the main module, a run begins with its first use.
+    share the disk. A second call ends the first run, and begins another one. A forked child that trains calls start()
+    itself; in a spawned one that imports the main module, a run begins with its first use.
 
     Args:
         name: Name of the run, by default that of the script. It is also the ``service.name``, unless OpenTelemetry's

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
-from itertools import pairwise
+from itertools import filterfalse, pairwise
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING
@@ -47,12 +47,15 @@ def report_of(store: Path, *, title: str) -> str:
     problems: list[str] = []
     run, curves = _stored(store, problems)
     processes = [with_loss(each, run) for each in _processes(store, problems)]
-    earlier, start_ns = replaced(processes), 0
+    old, start_ns = {*map(id, replaced(processes))}, 0
     if run is not None:
         run = replace(run, outcome=outcome_of(run, processes, time.time_ns()))
         start_ns = run.attempt.start_ns
-    earlier = [each for each in processes if each in earlier or (each.seen_ns < start_ns and not each.runs)]
-    jobs = [*jobs_of(earlier), *jobs_of(each for each in processes if each not in earlier)]
+
+    def is_earlier(process: Process) -> bool:
+        return id(process) in old or (process.seen_ns < start_ns and not process.runs)
+
+    jobs = [*jobs_of(filter(is_earlier, processes)), *jobs_of(filterfalse(is_earlier, processes))]
     return page(run, jobs, curves, title=title, now_ns=time.time_ns(), problems=problems)
 
 

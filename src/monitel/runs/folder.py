@@ -28,6 +28,7 @@ from monitel.process.launcher import launch_attributes
 from monitel.runs.history import History, decode, encode
 from monitel.runs.stored import LIMIT_BYTES, StoredError
 from monitel_run.folder import VARIABLE, is_running
+from monitel_run.folder import identify as identify_process
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -117,10 +118,13 @@ def shared_key(name: str, number: int) -> SharedKey:
     if key.startswith(_PROCESS):
         if "training.rank" not in launch or launch.get("training.world_size") == 1:
             return SharedKey()
-        address, port, run = map(os.environ.get, ("MASTER_ADDR", "MASTER_PORT", VARIABLE))
-        is_unique = not port and is_running(run or "")
-        starter = run if is_unique else f"{os.getppid()}-{process_start(os.getppid())}"
-        key = f"{socket.gethostname()} {f'{address}:{port}' if port else starter}"  # where the ranks meet
+        if port := os.environ.get("MASTER_PORT"):
+            place, is_unique = f"{os.environ.get('MASTER_ADDR')}:{port}", False
+        elif is_running(run := os.environ.get(VARIABLE, "")):
+            place = run
+        else:
+            place, is_unique = f"{os.getppid()}-{process_start(os.getppid())}", False
+        key = f"{socket.gethostname()} {place}"
     return SharedKey(f"{key} {name} {number}", is_unique)
 
 
@@ -144,8 +148,7 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
     assert path is not None
     descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        process = f"{os.getpid()}-{process_start(os.getpid())}"
-        json.dump({"version": 1, "name": name, "key": _digest(key.text), "process": process}, file)
+        json.dump({"version": 1, "name": name, "key": _digest(key.text), "process": identify_process()}, file)
     try:
         if key.text:
             link.symlink_to(path.name)
@@ -171,14 +174,15 @@ def _last_link(parent: Path, key: SharedKey) -> tuple[Path, Path | None]:
             path = link.with_name(link.readlink().name)
         except OSError:
             return link, None
-        if _marked(path).get("key") == _digest(key.text) and (key.is_unique or _goes_on(path)):
+        marker = _marked(path)
+        if marker.get("key") == _digest(key.text) and (key.is_unique or _goes_on(path, marker)):
             return link, path
         text += f" {path.name}"
 
 
-def _goes_on(path: Path) -> bool:
+def _goes_on(path: Path, marker: Mapping[str, Any]) -> bool:
     """Return True if the process that has made the folder of a run, or the one with its ledger, runs."""
-    pid, _, start = str(_marked(path).get("process", "")).partition("-")
+    pid, _, start = str(marker.get("process", "")).partition("-")
     if start and pid.isdecimal() and process_start(int(pid)) == start:
         return True
     with suppress(OSError, FolderError), closing(Folder.open(path, check=False)) as folder:
