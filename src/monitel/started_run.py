@@ -290,9 +290,9 @@ def _make_folder(name: str) -> Path:
         )
     except OSError as error:
         reason = error
-    place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")
 
     def make() -> Path:
+        place = Path(tempfile.gettempdir(), f"monitel-runs-{os.geteuid()}")
         make_folder(place)
         Folder.open(place).close()  # another user may have made it
         return folder.make_started(place, name, key)
@@ -302,7 +302,7 @@ def _make_folder(name: str) -> Path:
     except (OSError, FolderError) as error:
         _log.warning("no run can be kept: %s; %s", reason, error)
         return Path(os.devnull, name.replace("\0", ""))  # no file can be there
-    _log.warning("no run can be kept in %r, but in %r: %s", str(parent), str(place), reason)
+    _log.warning("no run can be kept in %r, but in %r: %s", str(parent), str(made.parent), reason)
     return made
 
 

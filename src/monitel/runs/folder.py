@@ -146,20 +146,28 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
             path.mkdir(0o700)
             break
     assert path is not None
-    descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"version": 1, "name": name, "key": _digest(key.text), "process": identify_process()}, file)
+    try:
+        descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump({"version": 1, "name": name, "key": _digest(key.text), "process": identify_process()}, file)
+    except OSError:  # the disk is full
+        _unmake(path)
+        raise
     try:
         if key.text:
             link.symlink_to(path.name)
     except FileExistsError:  # another rank was faster
         if (found := _last_link(parent, key)[1]) is not None:
-            (path / MARKER).unlink()
-            path.rmdir()
+            _unmake(path)
             return found
     except OSError as error:
         _log.debug("ranks cannot share %s: %s", path, error)  # the file system has no links
     return path
+
+
+def _unmake(path: Path) -> None:
+    (path / MARKER).unlink(missing_ok=True)
+    path.rmdir()
 
 
 def _last_link(parent: Path, key: SharedKey) -> tuple[Path, Path | None]:

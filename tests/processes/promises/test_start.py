@@ -284,6 +284,16 @@ def test_no_place_at_all(train: Run, tmp_path: Path, before: str, place: str) ->
     assert [] == [*tmp_path.rglob("run.json")]
 
 
+def test_full_disk_at_the_begin(train: Run, before: str) -> None:
+    """The job goes on, and nothing is left that looks like a run."""
+    full = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))\n"
+    free = "resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)\nprint('trained')"
+    ended = train(before + full + TRAIN + free)
+    assert "trained\n" == ended.stdout
+    assert 1 == ended.stderr.count("no run can be kept: ")
+    assert [] == folders_of_runs()
+
+
 #: Calls that open or change files hang, in the main thread those for the folders of runs.
 HANG = """
 import threading
