@@ -37,7 +37,7 @@ if _TYPE_CHECKING:
     from monitel.stats.histogram import Histogram
 
 _WaitCounter = WaitCounter
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = ["COUNT", "HISTOGRAM", "MAX", "MEAN", "MIN", "STDDEV", "SUM", "VALUE", "Aggregation", "StatDefinition"]
 __all__ += ["Histogram", "Stat", "Window", "close_expired_windows", "flush", "get_step", "set_step", "stat"]

@@ -2,6 +2,6 @@
 
 from monitel_otel.installation import Installation, install
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = ["Installation", "install"]

@@ -3,6 +3,6 @@
 from monitel_tensorboard.installation import Installation, install
 from monitel_tensorboard.writer import SummaryWriter
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = ["Installation", "SummaryWriter", "install"]
