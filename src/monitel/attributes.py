@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from monitel.process.failures import ignored, pass_on
+
 if TYPE_CHECKING:
     AttributeValue = str | bool | int | float
 
@@ -91,6 +93,7 @@ def text_of(key: object) -> str:
     try:
         return escape_surrogates(key if isinstance(key, str) else str(key))
     except Exception:
+        pass_on()
         return ""
 
 
@@ -156,6 +159,7 @@ def recordable(values: Mapping[Any, Any], left_out: Callable[[object, object], o
         try:
             sent = escape_surrogates(value) if isinstance(value, str) else checked_value(name, value)
         except Exception:  # of another type, or raised by its class
+            pass_on()
             name = ""
         if name:
             found[name] = sent
@@ -183,8 +187,7 @@ def plain_copy(values: object) -> dict[str, AttributeValue] | None:
 
 def items_of(values: Mapping[Any, Any], left_out: Callable[[object, object], object]) -> Collection[tuple[Any, Any]]:
     """Return the items of a mapping; if they cannot be read, call ``left_out`` with no name and the mapping."""
-    try:
+    with ignored:
         return values.items() if type(values) is dict else dict(values.items()).items()
-    except Exception:
-        left_out("", values)
-        return ()
+    left_out("", values)
+    return ()

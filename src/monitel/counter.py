@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
-from monitel.process.failures import warn_once
+from monitel.process.failures import ignored, warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 
@@ -252,7 +252,7 @@ def _compare(first: Counter, unit: str | None, description: str | None) -> None:
 def _checked(amount: object) -> float | None:
     """Return an amount as an exact int of 64 bits or a float; None if it cannot be added."""
     number: Any = amount
-    try:
+    with ignored:  # it is too large for a float, or its class raises
         if type(amount) is not float and type(amount) is not int:  # these checks are slower, and take locks
             from numbers import Integral, Real  # late: whoever has other numbers has loaded it
 
@@ -260,9 +260,8 @@ def _checked(amount: object) -> float | None:
                 return None
             number = int(amount) if isinstance(amount, Integral) else float(amount)
         number = number if number <= INT64_MAX else float(number)
-    except Exception:  # too large for a float, or raised by the class of the amount
-        return None
-    return number if 0 <= number <= sys.float_info.max else None  # which NaN is not
+        return number if 0 <= number <= sys.float_info.max else None  # which NaN is not
+    return None
 
 
 def leave_out(call: str, name: object, value: object) -> None:

@@ -12,6 +12,7 @@ from monitel.attributes import fits_int64, items_of, recordable, text_of
 from monitel.counter import leave_out
 from monitel.event import Event
 from monitel.handlers import details_of, log_event
+from monitel.process.failures import ignored
 from monitel.stats._window import get_step
 from monitel.stats.pending import waiting
 from monitel.training.step import checked_step
@@ -158,10 +159,10 @@ def _converted(values: dict[str, Any]) -> tuple[dict[str, Any], Log]:
     details, write = details_of(values, _left_out)
     numbers = {}
     for name, value in details.items():
-        try:
+        with ignored:
             numbers[name] = _number(value)
-        except Exception:
-            _left_out(name, value)
+            continue
+        _left_out(name, value)
     return numbers, write
 
 

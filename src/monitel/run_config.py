@@ -19,6 +19,7 @@ from monitel import clock
 from monitel.attributes import checked_value, escape_surrogates
 from monitel.event import Event
 from monitel.handlers import log_event
+from monitel.process.failures import ignored, pass_on
 
 #: A part of a configuration: exact built-in types.
 ConfigValue = Union[None, bool, int, float, str, "list[ConfigValue]", "dict[str, ConfigValue]"]
@@ -123,10 +124,11 @@ def _tree(read: Callable[[], Any], outer: tuple[int, ...], budget: Iterator[int]
             return "<cycle>"
         if not isinstance(value, _LEAVES) and (parts := _parts(value, outer, budget)) is not None:
             return parts
-        with suppress(Exception):  # of another type, or beyond 64 bits
+        with ignored:  # of another type, or beyond 64 bits
             return checked_value("a value in config()", value)
         return escape_surrogates(_text(value))
     except Exception as error:  # raised by the class of the container or the value
+        pass_on()
         return f"<{type(error).__name__}>"
 
 
@@ -153,7 +155,7 @@ def _parts(value: Any, outer: tuple[int, ...], budget: Iterator[int]) -> ConfigV
 
 
 def _array(value: Any, outer: tuple[int, ...], budget: Iterator[int]) -> ConfigValue:
-    with suppress(Exception):  # sparse, or without a device
+    with ignored:  # sparse, or without a device
         if math.prod(value.shape) <= _LARGEST:
             return _plain(value.tolist(), outer, budget)
     return {"shape": [int(each) for each in value.shape], "dtype": str(value.dtype)}
@@ -170,7 +172,7 @@ def _members(value: Any) -> dict[Any, Callable[[], Any]] | None:
     if isinstance(value, partial):  # the names are Hydra's
         return _members({"_target_": value.func, **({"_args_": value.args} if value.args else {}), **value.keywords})
     for method in ("to_dict", "model_dump"):
-        with suppress(Exception):  # needs arguments
+        with ignored:  # needs arguments
             if hasattr(kind, method) and not hasattr(value, "shape"):  # else a table of data
                 return _members(dict(getattr(value, method)()))
     names: Iterable[str] | None = getattr(kind, "_fields", None) if isinstance(value, tuple) else None
@@ -188,10 +190,9 @@ def _text(value: Any) -> str:
     name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
     if callable(value) and isinstance(name, str) and not hasattr(value, "__origin__"):  # not list[int]
         return name if module in {None, "builtins"} else f"{module}.{name}"
-    try:
+    text = object.__repr__(value)
+    with ignored:  # what the class of the value raises
         text = str(value)
-    except Exception:  # raised by the class of the value
-        text = object.__repr__(value)
     return re.sub(_ADDRESS, "", text)
 
 

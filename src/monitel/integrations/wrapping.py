@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from monitel.process.failures import warn_once
+from monitel.process.failures import ignored, warn_once
 from monitel.training.step import checked_step
 
 if TYPE_CHECKING:
@@ -60,10 +60,9 @@ def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
 
 def step_of(step: Any) -> int | None:
     """Return the step of a framework as an int; None, for the step of the process, if it is not a number from 0 on."""
-    try:
+    with ignored:  # what the class of the step raises, too
         return checked_step(step if isinstance(step, int) else int(step))
-    except Exception:  # raised by the class of the step, too
-        return None
+    return None
 
 
 def _warn(name: str) -> None:

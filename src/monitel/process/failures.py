@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from traceback import walk_tb
 from typing import NoReturn, TypeVar
@@ -54,11 +55,34 @@ def report_unraisable(error: BaseException) -> None:
 
 def is_of_signal_handler(error: BaseException) -> bool:
     """Return True for an exception that a signal handler of the application has raised, whatever it has interrupted."""
-    import signal  # late: an error is rare
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    codes = {each.f_code for each in frames if not str(each.f_globals.get("__name__")).startswith("monitel.")}
+    if not codes:
+        return False
+    import signal  # late: an error of the application is rare
 
-    handlers = map(signal.getsignal, signal.valid_signals())
-    codes = {getattr(each, "__code__", None) for each in handlers} - {None}
-    return any(frame.f_code in codes for frame, _ in walk_tb(error.__traceback__))
+    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
+    handlers += [getattr(each, "__call__", None) for each in handlers]  # noqa: B004  of an object
+    return any(getattr(each, "__code__", None) in codes for each in handlers)
+
+
+def pass_on() -> None:
+    """Raise the exception that is being handled again, if a signal handler of the application has raised it."""
+    error = sys.exc_info()[1]
+    if error is not None and is_of_signal_handler(error):
+        raise error
+
+
+class _Ignored:
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: object, _traceback: object) -> bool:
+        return isinstance(error, Exception) and not is_of_signal_handler(error)
+
+
+#: Suppresses an Exception, unless a signal handler of the application has raised it.
+ignored = _Ignored()
 
 
 def error_type(kind: object) -> str | None:
@@ -75,7 +99,12 @@ def error_type(kind: object) -> str | None:
 def warn_once(
     log: logging.Logger, message: str, *arguments: object, key: object = None, exc_info: bool = False
 ) -> None:
-    """Log a warning, unless this process has logged one with this message (without its arguments) and this key."""
+    """Log a warning, unless this process has logged one with this message (without its arguments) and this key.
+
+    ``exc_info`` is for an exception that is being handled. One of a signal handler of the application is raised again.
+    """
+    if exc_info:
+        pass_on()
     if (message, key) not in _warned:
         _warned.add((message, key))
         log.warning(message, *arguments, exc_info=exc_info, stacklevel=2)

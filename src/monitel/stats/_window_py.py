@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 from monitel.attributes import INT64_MIN
 from monitel.clock import SYSTEM
+from monitel.process.failures import pass_on
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.stats.buckets import Buckets
@@ -46,6 +47,7 @@ def to_float(stat: object, value: object) -> float:  # noqa: ARG001  other hooks
     try:
         return float(value)  # type: ignore[arg-type]  # has one of the methods that float() uses
     except Exception as error:
+        pass_on()
         raise TypeError(f"add() takes a real number; converting {kind.__qualname__} failed: {error}") from error
 
 

@@ -14,6 +14,7 @@ from types import GeneratorType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from monitel.attributes import INT64_MAX, fits_int64
+from monitel.process.failures import pass_on
 
 if TYPE_CHECKING:
     from monitel.attributes import AttributeValue
@@ -161,6 +162,7 @@ def checked_max_samples(max_samples: Any) -> int:
     try:
         number = to_int(max_samples)
     except Exception as error:
+        pass_on()
         raise TypeError(f"max_samples must be an int; converting {kind.__qualname__} failed: {error}") from error
     if not fits_int64(number):
         raise TypeError(f"max_samples must fit in 64 bits, got {number}; leave it out for no limit")

@@ -16,7 +16,7 @@ from torch import Tensor
 from monitel.event import Event
 from monitel.handlers import log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
-from monitel.process.failures import call_each
+from monitel.process.failures import call_each, pass_on
 from monitel.stats import pending
 from monitel.stats._window import set_value_hook
 from monitel.stats.pending import waiting
@@ -153,6 +153,7 @@ class Tensors(Source):
                 if not self._fetcher.lost_to_capture(staged):
                     pending[key] = staged, value
             except Exception:
+                pass_on()
                 left_out(key, value)
             del details[key]
         return details, partial(_hold, pending) if pending or waiting else log_event

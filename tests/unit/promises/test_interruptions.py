@@ -6,12 +6,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import pairwise
+from fractions import Fraction
+from itertools import count, pairwise
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
 
 import monitel as installed
@@ -332,3 +335,55 @@ def test_interrupted_add_leaves_no_lock(make_stat: MakeStat, events: list[Any]) 
     run_together(stat.flush)
     assert raised[0] > INTERRUPTS // 2
     assert [(count, count)] == [(event.window.count, event.window.sum) for event in events]
+
+
+class _AlarmError(Exception):
+    pass
+
+
+def _close_a_window(stat: installed.Stat) -> None:
+    stat.add(Fraction(1, 2))
+    stat.flush()
+
+
+#: Most of them with a value that has to be converted, or is left out.
+CALLS: dict[str, Callable[[installed.Stat], object]] = {
+    "log": lambda _: installed.log({"a": Fraction(1, 2), "b": None}, split="é"),
+    "emit": lambda _: installed.emit("event", {1: "é", "b": None}, c=2.0),
+    "config": lambda _: installed.config({"a": SimpleNamespace(b={1, 2}), "c": [Fraction(1, 2)], "d": print}),
+    "counter": lambda _: installed.counter("amounts").add(np.float32(0.5)),
+    "window": _close_a_window,
+    "step": lambda _: installed.set_step((installed.get_step() or 0) + 1),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_exception_of_a_signal_handler_leaves_each_call(start: Start, call: Callable[[installed.Stat], object]) -> None:
+    """As that of ``signal.alarm()``, with which an application limits the time of a step."""
+    stat = installed.Stat("x", [installed.MEAN], 3600.0)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        raise _AlarmError
+
+    def ended(number: int) -> int | None:
+        """Raise in an interruption of the call; return the number of interruptions if the call ends all the same."""
+        interruptions = []
+
+        def interruption() -> None:
+            interruptions.append(1)
+            if len(interruptions) == number:
+                signal.raise_signal(signal.SIGALRM)
+
+        with suppress(_AlarmError), after_each_call(installed, interruption):
+            call(stat)
+            return len(interruptions)
+        return None
+
+    with delivered_by(start()):
+        call(stat)
+        previous = signal.signal(signal.SIGALRM, on_signal)
+        try:
+            number, had = next((each, had) for each in count(1) if (had := ended(each)) is not None)
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+    assert 3 < had < number

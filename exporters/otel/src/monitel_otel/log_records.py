@@ -9,7 +9,7 @@ import monitel
 from monitel.attributes import recordable, text_of
 from monitel.clock import timestamp_ns
 from monitel.counter import own_counter
-from monitel.process.failures import warn_once
+from monitel.process.failures import pass_on, warn_once
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def _warn_once(name: str, key: str) -> None:
 
 def count_failure() -> None:
     """Count an exception of the application's providers, which must not stop the training; log the first one."""
+    pass_on()
     failed = own_counter("monitel.otel.failed", "{item}", "Items with which a provider failed")
     if not failed.total:
         _log.exception("a provider of the application failed (further exceptions are only counted)")

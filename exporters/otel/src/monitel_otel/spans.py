@@ -11,7 +11,7 @@ from opentelemetry.context import get_current
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
 from monitel.attributes import checked_value, escape_surrogates, items_of, text_of
-from monitel.process.failures import warn_once
+from monitel.process.failures import ignored, warn_once
 from monitel_otel.log_records import count_failure
 from monitel_otel.ranges import Opened, Period, Ranges
 from monitel_otel.scope import SCOPE
@@ -117,12 +117,10 @@ def attributes_of_args(name: str, args: Any) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     warn = partial(_warn_once, name)
     for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
-        text = text_of(key)
-        try:
+        text, attribute = text_of(key), None
+        with ignored:  # it is of another type, or its class raises
             attribute = _attribute(text, value)
-        except Exception:  # of another type, or raised by its class
-            text = ""
-        if text and text not in _OWN:
+        if text and text not in _OWN and attribute is not None:
             attributes[text] = attribute
         else:
             warn(text_of(key))
