@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
@@ -25,6 +24,7 @@ MakeStat = Callable[..., Any]
 DEADLINE = 60.0  # seconds, for what takes a fraction of one
 NO_LIMIT = 2**63 - 1
 INTERRUPTS = 200
+HALF: Any = Fraction(1, 2)  # a number that has to be converted
 
 
 @pytest.fixture
@@ -342,16 +342,16 @@ class _AlarmError(Exception):
 
 
 def _close_a_window(stat: installed.Stat) -> None:
-    stat.add(Fraction(1, 2))
+    stat.add(HALF)
     stat.flush()
 
 
 #: Most of them with a value that has to be converted, or is left out.
 CALLS: dict[str, Callable[[installed.Stat], object]] = {
-    "log": lambda _: installed.log({"a": Fraction(1, 2), "b": None}, split="é"),
+    "log": lambda _: installed.log({"a": HALF, "b": None}, split="é"),
     "emit": lambda _: installed.emit("event", {1: "é", "b": None}, c=2.0),
-    "config": lambda _: installed.config({"a": SimpleNamespace(b={1, 2}), "c": [Fraction(1, 2)], "d": print}),
-    "counter": lambda _: installed.counter("amounts").add(np.float32(0.5)),
+    "config": lambda _: installed.config({"a": SimpleNamespace(b={1, 2}), "c": [HALF], "d": print}),
+    "counter": lambda _: installed.counter("amounts").add(HALF),
     "window": _close_a_window,
     "step": lambda _: installed.set_step((installed.get_step() or 0) + 1),
 }
