@@ -45,6 +45,24 @@ if sys.argv[1] == "raises":
     monitel.register_event_handler(lambda event: event.window and 1 / 0)
 """
 
+FORK = """\
+import os, sys
+import monitel, monitel_otel
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+monitel_otel.install(tracer_provider=provider, spans={"budget": 1})
+monitel.set_step(1)
+for name in ("own", "folded"):
+    with monitel.profiler.record_function(name):
+        pass
+sys.stdout.flush()
+if child := os.fork():
+    os.waitpid(child, 0)
+"""
+
 NO_SDK = """\
 import sys
 import monitel, monitel_otel
@@ -92,6 +110,12 @@ def test_what_is_open_at_the_end_is_exported(run: Run, how: str) -> None:
     assert '"name": "step.time.mean", "description": "", "unit": "us"' in ended.stdout
     assert '"name": "monitel.folded"' in ended.stdout
     assert '"event_name": "run.ended"' in ended.stdout
+
+
+def test_forked_child_leaves_folded_ranges_to_its_parent(run: Run) -> None:
+    """Both processes end normally; the ranges were recorded before the fork."""
+    ended = run("-c", FORK, fresh=True)
+    assert ended.stdout.count('"name": "own"') == ended.stdout.count('"name": "monitel.folded"') == 1
 
 
 def test_api_without_an_sdk(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -50,6 +51,7 @@ class Spans(Ranges[_Started]):
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
         super().__init__(**options)
         self._tracer = tracer_provider.get_tracer(*SCOPE)
+        self._process = os.getpid()
 
     def context(self) -> Context | None:
         """Return the context of the innermost running range, for log records; None: use the current context."""
@@ -57,9 +59,10 @@ class Spans(Ranges[_Started]):
         return None if opened is None else set_span_in_context(opened.span)
 
     def close(self) -> None:
-        """Stop exporting new ranges, and write the folds. Idempotent."""
+        """Stop exporting new ranges, and write the folds, unless they are those of the parent process. Idempotent."""
         super().close()
-        self._write_folds(last=True)
+        if os.getpid() == self._process:
+            self._write_folds(last=True)
 
     def _start(self, began: Range, period: Period, parent: _Started | None, around: Span) -> _Started:
         outside = get_current() if parent is None else set_span_in_context(parent.span)
