@@ -58,7 +58,7 @@ class Event:
     Raises:
         TypeError: A name that is not a str, a timestamp that is not a datetime, data that is not a mapping, a value
             of another type.
-        ValueError: An int beyond 64 bits.
+        ValueError: An int beyond 64 bits, or an unknown severity.
 
     Example:
         >>> from datetime import datetime
@@ -193,7 +193,7 @@ def _checked_data(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked_severity(severity: Severity | str) -> Severity:
-    """Return a severity; a ValueError is raised for any other value."""
+    """Return a severity, which may be given by its name; raise ValueError for any other value."""
     if type(severity) is Severity:
         return severity
     try:

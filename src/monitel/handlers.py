@@ -1,4 +1,4 @@
-"""Event handlers: their registry, dispatch in registration order, and the handler of torch for TensorBoard."""
+"""Events on their way to handlers: ``emit()``, registry and calls of handlers, and torch's handler for TensorBoard."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def register_event_handler(callback: Callable[[Event], object]) -> EventHandlerH
         epoch {'epoch': 1}
     """
     global _handlers
-    expect_no_handler()
+    stop_no_handler_warning()
     if not callable(callback):
         raise TypeError(f"register_event_handler() takes a callable, got {type(callback).__qualname__}")
     handle = object.__new__(EventHandlerHandle)
@@ -132,7 +132,7 @@ def log_event(event: Event) -> None:
         raise_first(failures)
 
 
-def expect_no_handler() -> None:
+def stop_no_handler_warning() -> None:
     """Do not warn that there is no handler: there was one, or the application reads windows itself."""
     global _warns_at
     _warns_at = math.inf
@@ -144,7 +144,7 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
     if _warns_at is None:
         _warns_at = math.inf if ends else time.monotonic() + _PATIENCE
     elif time.monotonic() >= _warns_at or (ends and _warns_at < math.inf):
-        expect_no_handler()
+        stop_no_handler_warning()
         if not is_child() and not sdk_is_disabled() and is_rank_zero(launch_attributes()):
             _log.warning(
                 "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
@@ -193,7 +193,8 @@ def emit(
 
     Raises:
         TypeError: ``name`` is not a str, ``data`` not a mapping, or ``timestamp`` not a datetime.
-        ValueError: ``severity`` is not a :class:`Severity`.
+        ValueError: ``severity`` is neither a :class:`Severity` nor the name of one.
+        Exception: A handler has raised it, as in :func:`monitel.log_event`.
 
     Example:
         >>> import monitel
@@ -257,7 +258,7 @@ class TensorboardEventHandler:
 def _begin_in_child() -> None:
     global _lock
     _lock = RLock()
-    expect_no_handler()
+    stop_no_handler_warning()
 
 
 register_at_fork(after_in_child=_begin_in_child)

@@ -98,6 +98,7 @@ def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, *
     Raises:
         TypeError: ``values`` is not a mapping, or ``step`` is not a whole number.
         ValueError: ``step`` is negative or beyond 64 bits.
+        Exception: A handler has raised it, as in :func:`monitel.log_event`.
 
     Example:
         >>> import monitel

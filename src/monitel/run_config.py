@@ -94,6 +94,7 @@ def config(values: Any = _NOTHING, /, **named: Any) -> None:
 
     Raises:
         TypeError: ``values`` has no names.
+        Exception: A handler has raised it, as in :func:`monitel.log_event`.
 
     Example:
         >>> import monitel

@@ -11,7 +11,7 @@ from monitel import clock
 from monitel.attributes import checked_attributes, checked_text, checked_unit
 from monitel.decoration import compiling, decorated
 from monitel.event import Event
-from monitel.handlers import expect_no_handler, log_event
+from monitel.handlers import log_event, stop_no_handler_warning
 from monitel.process.failures import call_each
 from monitel.stats import pending, window_sinks
 from monitel.stats._window import Accumulator, forget, own_add
@@ -137,7 +137,7 @@ class Stat(Accumulator):
 
         ``HISTOGRAM`` is not a number, and therefore left out: see :meth:`quantile`.
         """
-        expect_no_handler()
+        stop_no_handler_warning()
         last = self._last_window
         numbers = (each for each in self._definition.aggregations if each is not Aggregation.HISTOGRAM)
         return {aggregation: 0.0 if last is None else last.value(aggregation) for aggregation in numbers}
@@ -162,7 +162,7 @@ class Stat(Accumulator):
             >>> seconds.quantile(0.5) == 0.5, abs(seconds.quantile(0.5) / 0.5 - 1) < 0.022, seconds.quantile(1)
             (False, True, 1.0)
         """
-        expect_no_handler()
+        stop_no_handler_warning()
         last = self._last_window
         if last is not None:
             return last.quantile(q)
