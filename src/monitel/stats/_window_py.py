@@ -92,14 +92,24 @@ class Accumulator:
 
     __slots__ = (
         *("_boundary", "_buckets", "_discarded", "_discarded_before", "_has_stddev", "_lock", "_max_samples"),
-        *("_monotonic_ns", "_number", "_plain", "_previous_end", "_room", "_samples", "_serial", "_time_ns", "_window"),
+        *(
+            "_monotonic_ns",
+            "_number",
+            "_plain",
+            "_previous_end",
+            "_room",
+            "_samples",
+            "_serial",
+            "_time_ns",
+            "_window_ns",
+        ),
     )
 
     _monotonic_ns: Callable[[], int]
     _time_ns: Callable[[], int]
     _serial: int  # number of this Stat in the process, from 1 on
     _number: int  # of the open window, from 1 on
-    _window: int
+    _window_ns: int  # length of an interval
     _previous_end: int
     _max_samples: int
     _samples: _Samples
@@ -117,7 +127,7 @@ class Accumulator:
         self._boundary = INT64_MIN  # the first add() finds that no window was opened
         self._room, self._number, self._samples = -1, 1, _Samples()
         self._plain, self._has_stddev, self._buckets = True, False, None
-        self._window = self._max_samples = self._discarded = self._discarded_before = 0
+        self._window_ns = self._max_samples = self._discarded = self._discarded_before = 0
         self._monotonic_ns, self._time_ns = SYSTEM.monotonic_ns, SYSTEM.time_ns
         with _process_lock:
             _serial += 1
@@ -125,10 +135,10 @@ class Accumulator:
             _live[_serial] = self
         return self
 
-    def _open(self, window: int, max_samples: int, clock: memoryview | None, histogram: bool, stddev: bool) -> None:
+    def _open(self, window_ns: int, max_samples: int, clock: memoryview | None, histogram: bool, stddev: bool) -> None:
         """Start collecting."""
         with self._lock:
-            if self._window:  # threads may call __init__() of one Stat: the first call counts
+            if self._window_ns:  # threads may call __init__() of one Stat: the first call counts
                 return
             if clock is not None:
                 self._monotonic_ns, self._time_ns = (partial(clock.__getitem__, index) for index in range(2))
@@ -136,7 +146,7 @@ class Accumulator:
             self._plain = not histogram and not stddev
             self._buckets = Buckets() if histogram else None
             self._has_stddev = bool(stddev)
-            self._window = window
+            self._window_ns = window_ns
             self._max_samples = max_samples
             self._previous_end = now + epoch
             self._start_interval(now)
@@ -151,11 +161,6 @@ class Accumulator:
     def max_samples(self) -> int:
         """The most samples in an interval of the window's length."""
         return self._max_samples
-
-    @property
-    def _window_ns(self) -> int:
-        """Length of an interval."""
-        return self._window
 
     @property
     def discarded(self) -> int:
@@ -220,27 +225,27 @@ class Accumulator:
             closed = self._close_window()
         return closed
 
-    def _reserve(self, samples: Any) -> tuple[Any, Closed | None]:
-        """Reserve a slot for a sample whose value is not known yet; ``samples`` collects the window's pending samples.
+    def _reserve(self, collector: Any) -> tuple[Any, Closed | None]:
+        """Reserve a slot for a sample whose value is not known yet; ``collector`` is for the window's pending samples.
 
-        Return the window's collector, None if the window is full; and the window that was closed.
+        Return the collector that the window has, None if the window is full; and the window that was closed.
         """
         tick = self._monotonic_ns()
         with self._lock:
             closed = self._roll_over(tick) if tick >= self._boundary else None
-            window = self._samples
-            if window.count > self._room:
+            samples = self._samples
+            if samples.count > self._room:
                 self._discarded += 1
                 return None, closed
-            if window.pending is None:
-                window.pending = samples
-                window.pending_first = not window.count
-            window.pending_count += 1
-            window.before_pending = window.count
+            if samples.pending is None:
+                samples.pending = collector
+                samples.pending_first = not samples.count
+            samples.pending_count += 1
+            samples.before_pending = samples.count
             self._room -= 1
-            if window.count > self._room and closed is None:
+            if samples.count > self._room and closed is None:
                 closed = self._close_window()
-            return window.pending, closed
+            return samples.pending, closed
 
     def _collect(self, v: float) -> None:
         if self._buckets is not None:
@@ -265,7 +270,7 @@ class Accumulator:
 
     def _roll_over(self, tick: int) -> Closed | None:
         """Close the window of the interval that has ended, and start the interval of ``tick``."""
-        if not self._window:
+        if not self._window_ns:
             raise RuntimeError(
                 "Stat.__init__() was not called: a subclass must call super().__init__(name, aggregations, window_size)"
             )
@@ -275,7 +280,7 @@ class Accumulator:
         return closed
 
     def _start_interval(self, now: int) -> None:
-        self._boundary = (now // self._window + 1) * self._window
+        self._boundary = (now // self._window_ns + 1) * self._window_ns
         self._room = self._max_samples - 1
 
     def _close_window(self) -> Closed | None:
@@ -288,7 +293,7 @@ class Accumulator:
         if not samples.count and samples.pending is None:  # a signal handler may have closed it
             return None
         # No call from here on, not even of max(): Python runs signal handlers at calls, and one may add or flush.
-        start_ns = self._boundary - self._window + epoch
+        start_ns = self._boundary - self._window_ns + epoch
         if start_ns < self._previous_end:
             start_ns = self._previous_end
         end_ns = (now if now < self._boundary else self._boundary) + epoch
@@ -327,7 +332,7 @@ class Accumulator:
         )
 
     def _close(self, expired: bool, /) -> Closed | None:
-        """Close the open window: if its boundary has passed, or in any case; unless it is empty."""
+        """Close the open window unless it is empty; with ``expired`` only if its boundary has passed."""
         with self._lock:  # another thread may have closed it, and begun the next window
             return self._close_window() if not expired or self._is_expired() else None
 
@@ -354,7 +359,7 @@ class Accumulator:
         try:
             if not self._samples.count:
                 return None
-            start_ns = max(self._boundary - self._window + epoch, self._previous_end)
+            start_ns = max(self._boundary - self._window_ns + epoch, self._previous_end)
             end_ns = max(min(now, self._boundary) + epoch, start_ns + 1)
             head = self._serial, self._number, False, self._previous_end, start_ns, end_ns
             return self._described(self._samples, head, self._discarded - self._discarded_before, self._buckets)

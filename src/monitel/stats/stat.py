@@ -229,7 +229,7 @@ class Stat(Accumulator):
             forget(self._serial, number)
 
     def _take(self, expired: bool = False) -> list[Taken]:
-        """Close the open window, if its boundary has passed or in any case, and return it for the handlers."""
+        """Close the open window, with ``expired`` only if its boundary has passed, and return it for the handlers."""
         return self._taken(self._close(expired))
 
     def _take_fetched(self) -> list[Taken]:

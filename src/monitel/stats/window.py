@@ -183,7 +183,7 @@ def not_requested(name: str, aggregation: Aggregation) -> ValueError:
 
 
 class OpenWindow(NamedTuple):
-    """A window in bytes, without its definition: open, or closed and not forgotten yet, when it was read.
+    """The content of a window in bytes, without its definition. The window was open, or closed and not forgotten yet.
 
     Its numbers are those of :class:`Window`, as if closed then. With pending samples only, the count is 0.
     """
