@@ -24,7 +24,7 @@ _lock = RLock()
 _all: tuple[Counter, ...] = ()  # for a forked child: a tuple has no lock, which another thread of the parent may hold
 _counters: dict[Hashable, Counter] = {}  # by name and attributes
 _first_of_name: dict[str, Counter] = {}
-_follow: Callable[[], Iterable[CounterReading]] = tuple
+_read_source: Callable[[], Iterable[CounterReading]] = tuple
 
 
 class CounterReading(NamedTuple):
@@ -201,7 +201,7 @@ def counters() -> list[CounterReading]:
         >>> [reading.total for reading in monitel.counters() if reading.counter.name == "example.batches"]
         [3]
     """
-    followed = {reading.counter: reading for reading in _follow()}
+    followed = {reading.counter: reading for reading in _read_source()}
     return [followed.get(each) or each.reading() for each in _all]
 
 
@@ -210,16 +210,16 @@ def plain_counters(readings: Iterable[CounterReading | tuple[Counter, float]]) -
     return [(each.name, dict(each.attributes), total) for each, total, *_ in readings]
 
 
-def before_reading(follow: Callable[[], Iterable[CounterReading]]) -> None:
+def before_reading(read: Callable[[], Iterable[CounterReading]]) -> None:
     """Call a function at each :func:`counters`, which sets the totals of its counters, and returns their readings.
 
     It is fast, holds no lock during a call, and never raises.
     """
-    global _follow
-    _follow = follow
+    global _read_source
+    _read_source = read
 
 
-def forget(name: str) -> None:
+def forget_counters(name: str) -> None:
     """Remove all counters with this name. Their objects stay, but are no longer exported."""
     global _all
     with _lock:
@@ -233,7 +233,7 @@ def _index() -> None:
     _first_of_name = {each.name: each for each in reversed(_all)}
 
 
-def find(name: str) -> Counter | None:
+def find_counter(name: str) -> Counter | None:
     """Return the counter with this name and without attributes; None if it does not exist."""
     return _counters.get(name)
 

@@ -54,7 +54,7 @@ class _Waits:
 
     def __init__(self, key: str) -> None:
         self.key = key
-        self.in_flight: dict[int, tuple[int, int]] = {}  # id of the tracker: thread, start
+        self.in_flight: dict[int, tuple[int, int]] = {}  # by number of the wait: thread, start
         self.reset(clock.time_ns())
 
     def reset(self, start_ns: int) -> None:
@@ -134,7 +134,7 @@ class _WaitCounterTracker:
 
     __slots__ = ("_number", "_start_ns", "_waits")
     _waits: _Waits
-    _number: int  # its id, once it has been entered: each call of id() is a twentieth of a wait
+    _number: int  # of the wait: its id, once it has been entered. Each call of id() is a twentieth of a wait
     _start_ns: int | None
 
     def __new__(cls) -> _WaitCounterTracker:  # noqa: PYI034  typing.Self is 3.11's
@@ -145,39 +145,39 @@ class _WaitCounterTracker:
             return
         if self._start_ns is not None:
             self.__exit__()
-        key = self._number = id(self)
+        number = self._number = id(self)
         thread = get_ident()
         start_ns = clock.monotonic_ns()
         self._start_ns = start_ns  # no call until the wait is there
-        self._waits.in_flight[key] = thread, start_ns
+        self._waits.in_flight[number] = thread, start_ns
         if _entered is not None:  # not earlier: _mirror() takes the waits that are there
             try:
                 with _lock:
                     if (entered := _entered) is not None:  # other processes know the system's clock only
                         real_ns = start_ns if clock._injected is None else clock.SYSTEM.monotonic_ns()
-                        entered(key, self._waits.key, thread, real_ns)
+                        entered(number, self._waits.key, thread, real_ns)
             except BaseException:
                 self._start_ns = None  # it has not begun
-                self._waits.in_flight.pop(key, None)
+                self._waits.in_flight.pop(number, None)
                 if (left := _left) is not None:
-                    left(key)
+                    left(number)
                 raise
 
     def __exit__(self, _kind: object = None, _error: object = None, _traceback: object = None) -> None:
         # No *exception: to make its tuple takes as long as to read the clock.
         if self._start_ns is None:  # it has ended, or it has not begun, while torch.compile traces
             return
-        key, waits, left = self._number, self._waits, _left
+        number, waits, left = self._number, self._waits, _left
         in_flight = waits.in_flight
-        if left is not None and key in in_flight:
+        if left is not None and number in in_flight:
             with _lock:
-                left(key)
+                left(number)
         now_ns = clock.monotonic_ns()
         start_ns, self._start_ns = self._start_ns, None  # no call until the wait is counted
         if start_ns is None:
             return  # another thread has ended it
         try:
-            del in_flight[key]
+            del in_flight[number]
         except KeyError:  # it is that of another thread of the parent process
             return
         elapsed_ns = now_ns - start_ns
@@ -186,13 +186,13 @@ class _WaitCounterTracker:
         if elapsed_ns > waits.max_ns:
             waits.max_ns = elapsed_ns
         if _maxima or _left is not left:
-            self._note(key, elapsed_ns, left)
+            self._note(number, elapsed_ns, left)
 
-    def _note(self, key: int, elapsed_ns: int, left: Callable[[int], object] | None) -> None:
+    def _note(self, number: int, elapsed_ns: int, left: Callable[[int], object] | None) -> None:
         """Give the wait to the maxima, and to the function that _mirror() has set since ``left``, with this wait."""
         with _lock:
             if _left is not None and _left is not left:
-                _left(key)
+                _left(number)
             for reference in _maxima:
                 if (maxima := reference()) is not None:
                     maxima._note(self._waits.key, elapsed_ns)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.clock import since_boot_ns
-from monitel.counter import find
+from monitel.counter import find_counter
 from monitel.process.exit import is_child
 from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attributes
 from monitel.process.worker import Worker
@@ -274,7 +274,7 @@ class RunLedger:
             self._marks = ascending([*(mark for mark in self._marks if mark[0] < step), (step, now_ns)])
 
     def _made_steps(self) -> int:
-        counted = [each for name in _STEPS if (each := find(name)) is not None]
+        counted = [each for name in _STEPS if (each := find_counter(name)) is not None]
         made = sum(each.total - self._before.counters.get(each, 0) for each in counted)
         return int(made) or made_steps()
 

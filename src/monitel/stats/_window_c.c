@@ -587,7 +587,7 @@ accumulator_reserve(Accumulator *self, PyObject *samples)
     return Py_BuildValue("(NN)", collector == NULL ? Py_NewRef(Py_None) : collector, closed);
 }
 
-/* Closes the open window: if its boundary has passed, or, if the argument is not True, in any case. */
+/* Closes the open window unless it is empty; if the argument is True, only if its boundary has passed. */
 static PyObject *
 accumulator_close(Accumulator *self, PyObject *expired)
 {

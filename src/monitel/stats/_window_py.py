@@ -91,18 +91,9 @@ class Accumulator:
     """The open window of a Stat."""
 
     __slots__ = (
-        *("_boundary", "_buckets", "_discarded", "_discarded_before", "_has_stddev", "_lock", "_max_samples"),
-        *(
-            "_monotonic_ns",
-            "_number",
-            "_plain",
-            "_previous_end",
-            "_room",
-            "_samples",
-            "_serial",
-            "_time_ns",
-            "_window_ns",
-        ),
+        *("_boundary", "_buckets", "_discarded", "_discarded_before", "_has_stddev", "_lock"),
+        *("_max_samples", "_monotonic_ns", "_number", "_plain", "_previous_end", "_room", "_samples", "_serial"),
+        *("_time_ns", "_window_ns"),
     )
 
     _monotonic_ns: Callable[[], int]

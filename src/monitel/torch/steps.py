@@ -13,7 +13,7 @@ from torch.amp import GradScaler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from monitel import clock
-from monitel.counter import Counter, find
+from monitel.counter import Counter, find_counter
 from monitel.logged_numbers import log
 from monitel.process.failures import call, call_each, warn_once
 from monitel.process.os_threads import RLock, local
@@ -318,7 +318,7 @@ class Rates:
     def _mark(self, now_ns: int, step: int | None) -> Mark:
         totals = {}
         for name, rate in _COUNTERS:
-            if (found := find(name)) is not None:
+            if (found := find_counter(name)) is not None:
                 totals[rate] = found._total
         if self._peak_flops is not None:
             totals["training.mfu"] = self._flops._total / self._peak_flops

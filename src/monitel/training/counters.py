@@ -13,7 +13,15 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from monitel.counter import Counter, CounterReading, before_reading, counters, forget, own_counter, plain_counters
+from monitel.counter import (
+    Counter,
+    CounterReading,
+    before_reading,
+    counters,
+    forget_counters,
+    own_counter,
+    plain_counters,
+)
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
@@ -203,7 +211,7 @@ def _forget() -> None:
     _run, _before = None, _NOTHING
     continue_run(_NO_PAST)
     repeat(0)
-    forget(NAME)
+    forget_counters(NAME)
 
 
 before_reading(_follow_ledger)
