@@ -1,6 +1,6 @@
 """Run events: ``run.started`` with the first exporter of a process, and ``run.ended`` before the last one ends.
 
-The first has a description of the run. The last exception that was not caught is kept for the record of the process.
+``run.started`` describes the run. The last exception that was not caught is kept for the record of the process.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ class SigtermHandler:
     handler calls this one, ``flush`` and the previous handler are called, and the process continues. So it does as
     process 1 of a container, which the default action does not end. ``end`` returns False if the interrupted code is
     delivering already: then SIGTERM does what it did before when :meth:`uninstall` is called. One that is
-    ``replaceable`` gives way to a pipeline, which asks :func:`is_default`. Each of these flushes the Stats and ends the
-    run, so that the first one serves all exporters without a pipeline.
+    ``replaceable`` gives way to a pipeline, which asks :func:`is_default`. It flushes the Stats and ends the run:
+    the first one serves all exporters without a pipeline.
     """
 
     def __init__(

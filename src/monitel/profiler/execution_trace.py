@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from monitel.profiler import ranges
@@ -133,16 +134,14 @@ class ExecutionTraceObserver:
         head = {"schema": _SCHEMA, "pid": os.getpid(), "time": time.strftime("%Y-%m-%d %H:%M:%S")}
         yield f'{json_text(head)[:-1]},"start_ts":{self._start_ns // 1000},"nodes":[\n'
         yield json_text(_node(_PROCESS, "[pytorch|profiler|execution_trace|process]", _PROCESS, 0))
-        threads = {id(track): track for track in (each.track for each in self._began)}
-        for number, key in enumerate(threads, _FIRST_THREAD):
-            node = _node(number, "[pytorch|profiler|execution_trace|thread]", _PROCESS, threads[key].thread_id)
+        tracks = dict(zip(dict.fromkeys(each.track for each in self._began), count(_FIRST_THREAD)))
+        for track, number in tracks.items():
+            node = _node(number, "[pytorch|profiler|execution_trace|thread]", _PROCESS, track.thread_id)
             yield f",\n{json_text(node)}"
-        lines = {key: number for number, key in enumerate(threads, _FIRST_THREAD)}
-        first = _FIRST_THREAD + len(threads)
-        numbers = {id(each): number for number, each in enumerate(self._began, first)}
+        numbers: dict[Range | None, int] = dict(zip(self._began, count(_FIRST_THREAD + len(tracks))))
         for each in self._began:
-            around = numbers.get(id(each.parent), lines[id(each.track)])
-            node = _node(numbers[id(each)], each.name, around, each.track.thread_id, args=each.args, record=each.number)
+            around = numbers.get(each.parent, tracks[each.track])
+            node = _node(numbers[each], each.name, around, each.track.thread_id, args=each.args, record=each.number)
             yield f",\n{json_text(node)}"
         yield f'\n],"finish_ts":{ranges.now() // 1000}}}\n'
 

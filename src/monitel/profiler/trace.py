@@ -163,34 +163,34 @@ def _args(each: Range, finished: bool) -> str:
 
 
 class _Lanes:
-    """Assigns a line (a ``tid`` of the trace) to each range, in order of their start: that of its thread or task.
+    """Assigns a lane (a ``tid`` of the trace) to each range, in order of their start: that of its thread or task.
 
-    A range that overlaps others of its track without nesting, as in generators, is on an additional line of the track.
+    A range that overlaps others of its track without nesting, as in generators, is in an additional lane of the track.
     """
 
     def __init__(self) -> None:
-        self._lines: dict[Track, list[tuple[int, list[int]]]] = {}  # tid, and the ends of open ranges, of each line
+        self._lanes: dict[Track, list[tuple[int, list[int]]]] = {}  # tid, and the ends of open ranges, of each lane
         self._last_extra_tid = _FIRST_EXTRA_TID
         self._threads: set[int] = set()
 
     def tid(self, track: Track, start_ns: int, end_ns: int) -> int:
-        """Return the line of a range."""
-        if (lines := self._lines.get(track)) is None:
-            lines = self._lines[track] = []
-        for tid, ends in lines:
+        """Return the lane of a range."""
+        if (lanes := self._lanes.get(track)) is None:
+            lanes = self._lanes[track] = []
+        for tid, ends in lanes:
             while ends and ends[-1] <= start_ns:
                 del ends[-1]
             if not ends or end_ns <= ends[-1]:
                 ends.append(end_ns)
                 return tid
         tid = self._new_tid(track)
-        lines.append((tid, [end_ns]))
+        lanes.append((tid, [end_ns]))
         return tid
 
     def names(self) -> Iterator[tuple[int, str]]:
-        """Yield each line and its name."""
-        for track, lines in self._lines.items():
-            for number, (tid, _) in enumerate(lines, 1):
+        """Yield each lane and its name."""
+        for track, lanes in self._lanes.items():
+            for number, (tid, _) in enumerate(lanes, 1):
                 yield tid, f"{track}" if number == 1 else f"{track}, {number}"
 
     def _new_tid(self, track: Track) -> int:

@@ -206,7 +206,7 @@ class Activities:
         return Ledger(sum(totals.values()), shown | totals, current, *self._start, ignored)
 
     def total_ns(self, name: str) -> int:
-        """Return the nanoseconds of one activity so far, 0 without one, in less time than :meth:`read`."""
+        """Return the nanoseconds of one activity so far, 0 without one, in less time than :meth:`ledger`."""
         with self._lock:
             if self._owner:
                 self._advance()
