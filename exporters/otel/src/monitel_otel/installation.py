@@ -11,7 +11,7 @@ from opentelemetry.metrics import get_meter_provider
 from opentelemetry.trace import get_tracer_provider
 
 import monitel
-from monitel.run_events import end_if_due, enter, leave
+from monitel import run_events
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import Instruments
@@ -41,7 +41,7 @@ class Installation:
         if spans is not None:
             spans.listen()
         self._handle = monitel.register_event_handler(self._write)
-        enter(self)
+        run_events.enter(self)
         atexit.register(self._write_last)  # before the providers shut down, which were made earlier
 
     def _write(self, event: monitel.Event) -> None:
@@ -66,9 +66,12 @@ class Installation:
             write_event(self._logger, event, context)
 
     def uninstall(self) -> None:
-        """Stop writing. Open windows are not closed. Idempotent."""
-        leave(self, sys.exc_info()[1])
-        end_if_due()
+        """Stop writing. Open windows are not closed. Idempotent.
+
+        Counters, waits, step and goodput are still observed: OpenTelemetry's API cannot remove their instruments.
+        """
+        run_events.leave(self, sys.exc_info()[1])
+        run_events.end_if_due()
         monitel.unregister_event_handler(self._handle)
         self._instruments.stop()
         atexit.unregister(self._write_last)
@@ -91,7 +94,7 @@ class Installation:
         try:
             monitel.flush()
         finally:  # an event handler of the application has raised
-            leave(self, error)
+            run_events.leave(self, error)
             self.uninstall()
 
 
@@ -105,7 +108,8 @@ def install(
     """Write closed windows and logged numbers to instruments, events to log records and, on request, ranges to spans.
 
     A second call with the same providers replaces the first, so that a notebook's cell can run again. Instruments are
-    written in the thread that closes the window. Before a reader collects, expired windows are closed.
+    written in the thread that closes the window. Before a reader collects, expired windows are closed. A forked child
+    writes to the same providers, except its ranges.
 
     Args:
         meter_provider: Creates the instruments; the global one by default, even if it is set later.

@@ -14,7 +14,7 @@ import monitel
 from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
-from monitel.training.counters import DESCRIPTION, GOODPUT, NAME, UNIT, goodput
+from monitel.training.counters import COUNTERS, GOODPUT, NAME, goodput
 from monitel_otel._compat import shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
 from monitel_otel.scope import SCOPE
@@ -55,15 +55,16 @@ class Instruments:
         self._nonfinite = self._meter.create_counter(
             "monitel.stat.nonfinite", unit="{value}", description="Values left out because they were not finite"
         )
-        windows = "monitel.windows", [self._collect], "{window}", "Windows written to instruments"
-        self._meter.create_observable_counter(*windows)
-        step, (name, unit, description) = partial(_observe, monitel.get_step), GOODPUT
+        counted = "Windows written to instruments"
+        self._meter.create_observable_counter("monitel.windows", [self._collect], "{window}", counted)
+        step = partial(_observe, monitel.get_step)
         self._meter.create_observable_gauge("training.step", [step], "{step}", "Step of the process")
+        name, unit, description = GOODPUT
         self._meter.create_observable_gauge(name, [partial(_observe, goodput)], unit, description)
         self.refresh()
         # A job that only sets steps and enters activities logs no event after which the instrument could be created.
         if NAME not in self._counters:
-            self._create_counter(NAME, UNIT, DESCRIPTION)
+            self._create_counter(NAME, *COUNTERS[NAME])
 
     def write(self, window: monitel.Window) -> None:
         self.refresh()

@@ -1,4 +1,4 @@
-"""Conversion of events to OpenTelemetry log records."""
+"""Conversion of events to OpenTelemetry log records, and the count of exceptions of the application's providers."""
 
 from __future__ import annotations
 

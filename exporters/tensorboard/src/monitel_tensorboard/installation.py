@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import monitel
+from monitel import run_events
 from monitel.blackbox.silent import hold, release
 from monitel.process.exit import exit_timeout, finalize_with_children
 from monitel.process.fork import register_at_fork
@@ -20,7 +21,6 @@ from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import call_in_time, in_main_thread
 from monitel.process.sigterm import SigtermHandler, call_at_end, is_default
 from monitel.process.worker import Worker, yield_gil
-from monitel.run_events import end_if_due, end_on_sigterm, enter, leave
 from monitel.stats import before_flush
 from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
@@ -56,9 +56,9 @@ class Installation:
         self._worker.start()
         self._handle = monitel.register_event_handler(self._handle_event)
         hold(self)
-        enter(self)
+        run_events.enter(self)
         if in_main_thread() and is_default(replaces=False):
-            _sigterm = SigtermHandler(end_on_sigterm, _flush_all, replaceable=True)
+            _sigterm = SigtermHandler(run_events.end_on_sigterm, _flush_all, replaceable=True)
             _sigterm.install()
 
     def uninstall(self, timeout: float = 10.0) -> bool:
@@ -75,8 +75,8 @@ class Installation:
             _installed.discard(self)
             before_flush.unregister(self._before_flush)
             guarded(monitel.flush)
-            leave(self, sys.exc_info()[1])
-            end_if_due()
+            run_events.leave(self, sys.exc_info()[1])
+            run_events.end_if_due()
             monitel.unregister_event_handler(self._handle)
             self._worker.stop()
         closed = self.writer.close(timeout)
@@ -89,7 +89,7 @@ class Installation:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        leave(self, error)
+        run_events.leave(self, error)
         self.uninstall()
 
     def __repr__(self) -> str:
@@ -234,7 +234,7 @@ def _close_all() -> None:
     """Flush the Stats, and close all writers; monitel's flush at exit was registered earlier and runs later."""
     if not open_writers:
         return
-    end_if_due()
+    run_events.end_if_due()
     _write_ledgers()
     guarded(monitel.flush)
     with exit_timeout() as left:
