@@ -123,7 +123,7 @@ def crash_signal(text: str) -> int | None:
 
 def stacks_now(limit: int = 256 << 10) -> str:
     """Return the Python stacks of all threads, that of the main thread first. Waits for no lock."""
-    names, found = os_threads.names(), list[str]()
+    names, found = os_threads.thread_names(), list[str]()
     with os_threads.frames() as frames:
         for ident in sorted(frames, key=lambda ident: ident != threading.main_thread().ident):
             now = "Current thread" if ident == os_threads.get_ident() else "Thread"

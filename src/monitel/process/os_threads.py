@@ -26,7 +26,7 @@ else:
 
 __all__ = ["Condition", "Empty", "Event", "Lock", "RLock", "SimpleQueue", "Thread", "current_thread"]
 __all__ += ["call_in_main_thread", "call_in_time", "frames", "get_ident", "in_main_thread", "local"]
-__all__ += ["main_thread_pulse", "names", "start_thread"]
+__all__ += ["main_thread_pulse", "start_thread", "thread_names"]
 
 _Result = TypeVar("_Result")
 
@@ -65,7 +65,7 @@ def in_main_thread() -> bool:
     return bool(_threading.current_thread() is _threading.main_thread())
 
 
-def names() -> dict[int, str]:
+def thread_names() -> dict[int, str]:
     """Return the names of all threads that run, those of ``threading`` too, by identity. Waits for no lock."""
     known: Any = {**_threading._active, **threading._active}  # type: ignore[attr-defined]  # enumerate() takes a lock
     return {ident: thread.name for ident, thread in known.items()}

@@ -35,7 +35,7 @@ from monitel.attributes import text_of
 from monitel.decoration import decorated
 from monitel.process.failures import error_type, is_of_signal_handler, raise_first, report_unraisable
 from monitel.process.fork import register_at_fork
-from monitel.process.os_threads import RLock, get_ident, local, names
+from monitel.process.os_threads import RLock, get_ident, local, thread_names
 from monitel.stats import _window
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Track:
 def _track_of_thread() -> Track:
     """Return a new track for the calling thread. The caller stores it."""
     # Not current_thread(): it registers a dummy for a thread that the threading module did not start.
-    return Track(_thread_id(), names().get(get_ident(), "thread"))
+    return Track(_thread_id(), thread_names().get(get_ident(), "thread"))
 
 
 def _track_of_task(task: Any) -> Track:
