@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monitel.console.runs import Run, Runs, add_options, report
+from monitel.console.runs import Run, Runs, add_options, finish
 from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
 from monitel.runs.values import Key, Scalar
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> int:
     known = Runs.given(arguments)
     runs = [known.find(each) for each in arguments.runs]
     lines = comparison_lines(runs, Screen.of(sys.stdout))
-    report(arguments, known.problems, comparison_as_json(runs, time.time_ns()), lines)
+    finish(arguments, known.problems, comparison_as_json(runs, time.time_ns()), lines)
     return 0
 
 

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from monitel.console.runs import RUNNING, Run, Runs, add_options, report
+from monitel.console.runs import RUNNING, Run, Runs, add_options, finish
 from monitel.runs.history import REPEATED, RunTime
 from monitel.runs.shares import parts_of, sentences
 from monitel.text import Screen, cut, duration, labelled, moment, printable, table, wrapped
@@ -37,7 +37,7 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         raise found.unknown("run")
     lines = ledger_lines(run, Screen.of(sys.stdout), time.time_ns(), several)
-    return report(arguments, found.problems, run.as_json, lines)
+    return finish(arguments, found.problems, run.as_json, lines)
 
 
 def ledger_lines(run: Run, screen: Screen, now_ns: int, latest_of: int = 1) -> list[str]:

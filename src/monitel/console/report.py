@@ -17,7 +17,7 @@ from monitel.blackbox.settings import given_folder, runs_dir
 from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.page import page
 from monitel.console.reader import read_boxes
-from monitel.console.runs import Run, Runs, add_options, is_given, outcome_of, report, run_in, with_loss
+from monitel.console.runs import Run, Runs, add_options, finish, is_given, outcome_of, run_in, with_loss
 from monitel.runs.curves import LIMIT_BYTES, Curve, read_curves
 from monitel.runs.ended import ONLY, count_ends, read_ends, write_end
 from monitel.runs.folder import CURVES, is_started, make_started, name_of
@@ -149,7 +149,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.output == "-":
         if arguments.json:
             raise FolderError("--json and --output - both write to stdout: give --output a file")
-        return report(arguments, known.problems, {}, [report_of(run.store, title=title).rstrip("\n")])
+        return finish(arguments, known.problems, {}, [report_of(run.store, title=title).rstrip("\n")])
     place = Path(arguments.output or (run.store / FILE if is_started(run.store) else FILE)).absolute()
     if place.is_symlink() or (place.exists() and not place.is_file()):  # such as /dev/stdout: it would be replaced
         raise FolderError(f"{str(place)!r} is not a file")
@@ -157,4 +157,4 @@ def _run(arguments: argparse.Namespace) -> int:
         path = write_report(run.store, place, title=title)
     except OSError as error:
         raise FolderError(f"{str(place)!r} cannot be written: {error.strerror or error}") from None
-    return report(arguments, known.problems, {**run.as_json, "report": str(path)}, [near(path)])
+    return finish(arguments, known.problems, {**run.as_json, "report": str(path)}, [near(path)])

@@ -271,7 +271,7 @@ def add_options(command: argparse.ArgumentParser, run: Callable[[argparse.Namesp
     command.set_defaults(run=run, interrupted="interrupted")
 
 
-def report(arguments: argparse.Namespace, problems: Sequence[str], fields: dict[str, Any], lines: Sequence[str]) -> int:
+def finish(arguments: argparse.Namespace, problems: Sequence[str], fields: dict[str, Any], lines: Sequence[str]) -> int:
     """Print an object or lines, and the problems; return the exit status."""
     if arguments.json:
         show(to_json({"version": 1, **fields, "problems": problems}))
@@ -303,7 +303,7 @@ def _run(arguments: argparse.Namespace) -> int:
     shown = len(_TITLES) if any(row[-1] for row in rows[1:]) else -1  # without ids that are the names of all runs
     lines = [*table([row[:shown] for row in rows], columns, _RIGHT)] if runs else [found.without("run")]
     fields = {"time": rfc3339(time.time_ns()), "runs": [each.as_json for each in runs]}
-    return report(arguments, found.problems, fields, lines)
+    return finish(arguments, found.problems, fields, lines)
 
 
 def _cells(run: Run, longest: int) -> Sequence[str]:

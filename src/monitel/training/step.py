@@ -23,7 +23,8 @@ def set_step(n: float) -> None:
     """Set the training step of this process.
 
     Windows record it at their first and last sample, exporters add it to events as ``training.step``. It may go back,
-    as it does when a run resumes from a checkpoint. The first call ends ``startup`` in :func:`monitel.ledger`.
+    as it does when a run resumes from a checkpoint. The first call ends ``startup`` in :func:`monitel.ledger`. All
+    threads share the step, and a forked child begins with that of its parent.
 
     Args:
         n: At least 0; an int, or a number or tensor of this value, such as 1200.0.
