@@ -1,7 +1,6 @@
 """Plain English: habits of prose that make code and documentation hard to read are in none of the project's texts.
 
-A failure names the file, the words, and what to write in their place. A line whose words are data ends with
-``english: keep`` in a comment.
+A failure names the file, the words, and what to write in their place.
 """
 
 import re
@@ -36,7 +35,7 @@ _OPENING = re.compile(
     r'"""(?:What|Who|Whose|Which|Where|Whether|How|Those|These|They|It|That|One of|The same|Of|From what)\b'
 )
 _NAME = re.compile(
-    r"\b_?(?:[A-Z]+(?:_[A-Z]+)*_AN?_[A-Z]\w*|(?:said|say|told|tell|heard|hear)(?:_\w+)?)\b(?=\s*[=(:,)])"
+    r"(?<!file\.)\b_?(?:[A-Z]+(?:_[A-Z]+)*_AN?_[A-Z]\w*|(?:said|say|told|tell|heard|hear)(?:_\w+)?)\b(?=\s*[=(:,)])"
 )
 _CODE_BLOCK = re.compile(r"^ *```(?s:.*?)^ *```", re.MULTILINE)
 _TEXTS = {
@@ -57,7 +56,6 @@ def texts(suffix: str, source: str) -> str:
 
 
 def habits(suffix: str, source: str) -> Iterator[tuple[str, str]]:
-    source = re.sub(r".*english: keep.*", "", source) if "english: keep" in source else source
     for found in _ANY_PROSE.finditer(texts(suffix, source)):
         yield found[0], next(plain for words, plain in PROSE.items() if re.fullmatch(words, found[0], re.IGNORECASE))
     if suffix == ".py":

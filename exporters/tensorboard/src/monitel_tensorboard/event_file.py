@@ -93,7 +93,7 @@ class EventFile:
         size: int | None = None
         try:
             with self._path.open("ab", buffering=0) as file:
-                size = file.tell()  # english: keep
+                size = file.tell()
                 records = _records(points, with_version=size == 0, purge_step=self._purge_step)
                 while records:  # an unbuffered write may be partial
                     records = records[file.write(records) :]
