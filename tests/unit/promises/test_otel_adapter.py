@@ -130,6 +130,16 @@ def test_collection_closes_the_windows_that_are_over(backend: Backend, clock: Ma
     assert [(1.0, {})] == points(backend, "loss.sum")
 
 
+def test_collection_closes_windows_for_a_later_installation(backend: Backend, clock: ManualClock) -> None:
+    """As of a notebook's cell that runs again; the SDK keeps the callbacks that it got first."""
+    monitel_otel.install(backend.meter_provider, backend.logger_provider)
+    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+        stat = Stat("loss", [SUM], 60.0)
+        stat.add(1)
+        clock.advance(60)
+        assert {"loss.sum": 1.0, "monitel.windows": 1}.items() <= backend.values().items()
+
+
 @pytest.mark.usefixtures("installed")
 def test_value_that_a_backend_cannot_use_is_left_out_and_counted(backend: Backend, clock: ManualClock) -> None:
     """NaN, infinities, and negative sums of a monotonic Stat are counted by Stat and aggregation."""

@@ -14,7 +14,7 @@ import monitel
 from monitel import run_events
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
-from monitel_otel.instruments import Instruments
+from monitel_otel.instruments import instruments_of
 from monitel_otel.log_records import count_failure, write_event
 from monitel_otel.scope import SCOPE
 
@@ -35,7 +35,7 @@ class Installation:
 
     def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
         self.providers = meter_provider, logger_provider
-        self._instruments = Instruments(meter_provider)
+        self._instruments = instruments_of(meter_provider)
         self._logger = logger_provider.get_logger(*SCOPE)
         self._spans = spans
         if spans is not None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from opentelemetry.metrics import Observation
 
@@ -142,6 +143,7 @@ class Instruments:
         return self._longest.pop(key, None)
 
     def stop(self) -> None:
+        """Close no windows any more before a reader collects. What is observed goes on: the API cannot remove it."""
         self._active = False
 
     def _instrument(self, metric: str, first: monitel.StatDefinition, suffix: str) -> Callable[..., None]:
@@ -194,6 +196,18 @@ class Instruments:
             self._collecting = False
         self._since_collect = set()
         return [Observation(self._windows)]
+
+
+_of_providers: WeakValueDictionary[int, Instruments] = WeakValueDictionary()  # by id of the provider
+
+
+def instruments_of(provider: MeterProvider) -> Instruments:
+    """Return the instruments of a provider, again for a later installation: it would ignore the callbacks of others."""
+    found = _of_providers.get(id(provider))
+    if found is None:
+        found = _of_providers[id(provider)] = Instruments(provider)
+    found._active = True
+    return found
 
 
 def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:
