@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from monitel_otel._compat import LoggerProvider
     from monitel_otel.spans import Spans
 
+    Given = tuple[MeterProvider | None, LoggerProvider | None]
 
 _SPANS = Group({"budget": ("budget", None), "steps": ("every", 1)})
 _LIMITS = dict.fromkeys(("budget", "every"), at_least(1))
@@ -33,8 +34,9 @@ _LIMITS = dict.fromkeys(("budget", "every"), at_least(1))
 class Installation:
     """The registration of one :func:`install`; leaving ``with install():`` uninstalls."""
 
-    def __init__(self, meter_provider: MeterProvider, logger_provider: LoggerProvider, spans: Spans | None) -> None:
-        self.providers = meter_provider, logger_provider
+    def __init__(self, given: Given, spans: Spans | None) -> None:
+        self.given = given
+        meter_provider, logger_provider = _in_use(given)
         self._instruments = instruments_of(meter_provider)
         self._logger = logger_provider.get_logger(*SCOPE)
         self._spans = spans
@@ -146,12 +148,17 @@ def install(
         from monitel_otel.spans import Spans  # imported on demand: it loads the profiler
 
         range_spans = Spans(tracer_provider or get_tracer_provider(), **options)
-    providers = meter_provider or get_meter_provider(), logger_provider or get_logger_provider()
-    for earlier in [each for each in _installed if each.providers == providers]:
+    given = meter_provider, logger_provider
+    for earlier in [each for each in _installed if _in_use(each.given) == _in_use(given)]:
         earlier.uninstall()
-    installation = Installation(*providers, range_spans)
+    installation = Installation(given, range_spans)
     _installed.append(installation)
     return installation
+
+
+def _in_use(given: Given) -> tuple[MeterProvider, LoggerProvider]:
+    """Return the providers; for None the global one, which the application may have set since the last call."""
+    return given[0] or get_meter_provider(), given[1] or get_logger_provider()
 
 
 _installed: list[Installation] = []

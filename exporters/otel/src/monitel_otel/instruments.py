@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 from opentelemetry.metrics import Observation
 
@@ -16,7 +16,7 @@ from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel.training.counters import COUNTERS, GOODPUT, NAME, goodput
-from monitel_otel._compat import shuts_down
+from monitel_otel._compat import real, shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
 from monitel_otel.scope import SCOPE
 
@@ -198,15 +198,15 @@ class Instruments:
         return [Observation(self._windows)]
 
 
-_of_providers: WeakValueDictionary[int, Instruments] = WeakValueDictionary()  # by id of the provider
+_all: WeakSet[Instruments] = WeakSet()
 
 
 def instruments_of(provider: MeterProvider) -> Instruments:
     """Return the instruments of a provider, again for a later installation: it would ignore the callbacks of others."""
-    found = _of_providers.get(id(provider))
-    if found is None:
-        found = _of_providers[id(provider)] = Instruments(provider)
+    known = (each for each in _all if real(each._provider) is real(provider))
+    found = next(known, None) or Instruments(provider)
     found._active = True
+    _all.add(found)
     return found
 
 
