@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel")
 
 _lock = RLock()
-_all: tuple[Counter, ...] = ()  # for a forked child: a tuple has no lock, which another thread of the parent may hold
+_all: tuple[Counter, ...] = ()  # read by a forked child, where dicts may stay locked (CPython without the GIL)
 _counters: dict[Hashable, Counter] = {}  # by name and attributes
 _first_of_name: dict[str, Counter] = {}
 _read_source: Callable[[], Iterable[CounterReading]] = tuple

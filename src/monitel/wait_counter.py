@@ -67,7 +67,7 @@ class _Waits:
 
 
 _lock = RLock()
-_all: tuple[_Waits, ...] = ()  # for a forked child: a tuple has no lock, which another thread of the parent may hold
+_all: tuple[_Waits, ...] = ()  # read by a forked child, where a dict may stay locked (CPython without the GIL)
 _waits: dict[str, _Waits] = {}  # by key
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _foreign: Mapping[str, WaitReading] = {}  # by key; replaced as a whole

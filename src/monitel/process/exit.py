@@ -12,9 +12,9 @@ from monitel.process.fork import register_at_fork
 __all__ = ["EXIT_TIMEOUT", "LEAST", "exit_timeout", "finalize", "finalize_with_children", "imports_main", "is_child"]
 
 EXIT_TIMEOUT = 2.0  # seconds by which all of telemetry together may delay the end of a process
-LEAST = 0.1  # seconds that each part of it has even if the others have needed these
+LEAST = 0.1  # seconds that each part of telemetry has even if the others have spent EXIT_TIMEOUT
 
-_spent = 0.0  # of these seconds
+_spent = 0.0  # seconds of EXIT_TIMEOUT
 _in_children: list[tuple[Callable[[], object], int]] = []
 _registered = False
 

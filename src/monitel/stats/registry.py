@@ -30,7 +30,7 @@ _SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garb
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
-_items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: a tuple has no lock
+_items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: see counter._all
 
 
 def stat(
