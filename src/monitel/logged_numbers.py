@@ -144,7 +144,7 @@ def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], dept
         kind = type(value)
         if kind is float or (kind is int and fits_int64(value)):
             found[name] = value
-        elif isinstance(value, Mapping) and depth < _DEEPEST:
+        elif issubclass(kind, Mapping) and depth < _DEEPEST:
             plain = _flatten(value, name, found, depth + 1) and plain
         else:
             found[name] = value

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from fractions import Fraction
 from typing import Any
 from unittest.mock import Mock
+from weakref import proxy
 
 import numpy as np
 import pytest
@@ -119,6 +120,15 @@ def test_no_value_raises_into_the_loop(receiver: Receiver, start: Start, number:
             found = {getattr(each, "event_name", None) or each.name: dict(each.attributes) for each in records}
             assert [1, 1] == [found[name]["beside"] for name in ("emitted", "changed")]
         assert 3 == len(backend.spans())
+
+
+def test_proxy_of_an_object_that_is_gone_is_left_out(backend: Backend) -> None:
+    """In log() and as the argument of a range; what is recorded beside it is exported."""
+    gone: Any = proxy(Broken())
+    with monitel_otel.install(tracer_provider=backend.tracer_provider), record_function("range", gone):
+        monitel.log({"beside": 0.5, "value": gone})
+    assert 0.5 == backend.values()["beside"]
+    assert ["range"] == [each.name for each in backend.spans()]
 
 
 def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:

@@ -115,11 +115,11 @@ def attributes_of_args(name: str, args: Any) -> dict[str, Attribute]:
     """
     if args is None:
         return {}
-    if isinstance(args, str):
+    if type(args) is str:
         return {"args": escape_surrogates(args)}
     attributes: dict[str, Attribute] = {}
     warn = partial(_warn_once, name)
-    for key, value in items_of(args, warn) if isinstance(args, Mapping) else [("args", args)]:
+    for key, value in items_of(args, warn) if issubclass(type(args), Mapping) else [("args", args)]:
         text, attribute = text_of(key), None
         with ignored:  # it is of another type, or its class raises
             attribute = _attribute(text, value)
