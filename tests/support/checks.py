@@ -85,8 +85,8 @@ SetEnv = Callable[..., None]  # type of the fixture ``setenv``
 def setenv(monkeypatch: pytest.MonkeyPatch) -> SetEnv:
     """Return a function that sets variables of the environment, from a mapping or by keyword."""
 
-    def setenv(variables: Mapping[str, str] | None = None, /, **others: str) -> None:
+    def setenv(variables: Mapping[str, object] | None = None, /, **others: object) -> None:
         for name, value in {**(variables or {}), **others}.items():
-            monkeypatch.setenv(name, value)
+            monkeypatch.setenv(name, str(value))
 
     return setenv

@@ -119,7 +119,7 @@ def test_launchers_variables_become_attributes_of_rank_and_run(
     for attribute, variables in names.items():
         for name in variables:
             values[name] = given.get(attribute, f"run-{name}" if attribute.endswith(".id") else str(len(values)))
-            setenv({name: values[name]})
+    setenv(values)
     found = resource_of(receiver, start())
     expected = {attribute: values[variables[0]] for attribute, variables in names.items()}
     assert expected == {key: str(value) for key, value in found.items() if key.startswith("training.")}
@@ -151,8 +151,7 @@ def test_rank_is_on_every_point(
     receiver: Receiver, start: Start, clock: ManualClock, setenv: SetEnv, reason: str
 ) -> None:
     """On request, or if the resource cannot tell ranks apart: an id that somebody has set may be that of a pod."""
-    for name, value in (("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "3")):
-        setenv({name: value})
+    setenv(RANK=3, WORLD_SIZE=4, LOCAL_RANK=3)
     arguments: dict[str, dict[str, Any]] = {
         "argument": {"rank_attribute": True},
         "resource without an instance": {"resource": Resource({"service.name": "mine"}, THEIRS)},

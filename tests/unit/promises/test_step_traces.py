@@ -23,7 +23,7 @@ from monitel_otlp import Pipeline
 
 FOLDED = "monitel.folded"
 HOW_TO = (ROOT / "docs/how-to/profile-and-trace.md").read_text("utf-8")
-JOB = {"RANK": "2", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "run-7", "TORCHELASTIC_RESTART_COUNT": "1"}
+JOB = {"RANK": 2, "WORLD_SIZE": 4, "TORCHELASTIC_RUN_ID": "run-7", "TORCHELASTIC_RESTART_COUNT": 1}
 
 
 def digest(size: int, *words: bytes) -> str:
@@ -38,8 +38,7 @@ def job(start: Start, setenv: SetEnv) -> Job:
     """Return a function that starts a pipeline with step traces as rank 2 of 4 in the second attempt of a run."""
 
     def started(options: Any = (), arguments: Any = (), **variables: object) -> Pipeline:
-        for name, value in {**JOB, **variables}.items():
-            setenv({name: str(value)})
+        setenv({**JOB, **variables})
         return start(**{"spans": {"step_traces": True, **dict(options)}, **dict(arguments)})
 
     return started
@@ -132,8 +131,7 @@ def test_all_ranks_sample_the_same_steps(receiver: Receiver, job: Job) -> None:
 def test_unknown_rank_does_not_take_the_place_of_rank_zero(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Processes of the second node, whose size is unknown, have separate spans, and export no root."""
     for local_rank in range(2):
-        for name, value in {"NODE_RANK": 1, "LOCAL_RANK": local_rank, "TORCHELASTIC_RUN_ID": "run-7"}.items():
-            setenv({name: str(value)})
+        setenv(NODE_RANK=1, LOCAL_RANK=local_rank, TORCHELASTIC_RUN_ID="run-7")
         pipeline = start(spans={"step_traces": True})
         monitel.set_step(12)
         record_ranges("forward")
@@ -184,8 +182,7 @@ def test_run_id_of_the_resource_makes_the_traces(
     traces = [*dict.fromkeys(span.trace_id for span in receiver.spans())]
     assert (3, digest(16, b"mine", b"0", b"1")) == (len(traces), traces[-1])
     assert [] == caplog.records
-    for name, value in (("TORCHELASTIC_RUN_ID", "none"), ("RANK", "0"), ("WORLD_SIZE", "2")):
-        setenv({name: value})
+    setenv(TORCHELASTIC_RUN_ID="none", RANK=0, WORLD_SIZE=2)
     start(spans={"step_traces": True})
     assert 1 == len(warnings_with(caplog, "torchrun --rdzv-id"))
 

@@ -78,11 +78,6 @@ operations = st.one_of(
 kinds = st.tuples(st.sampled_from([0.001, 0.5, 60.0, math.inf]), st.sampled_from([1, 2, 3, 2**63 - 1]))
 
 
-def readings(window: Any) -> list[Any]:
-    """Start, end, count and the rest of a window, without the definition."""
-    return [*window[1:]]
-
-
 class Side:
     """One twin, with two Stats, a clock, and a handler that records events and runs planned operations."""
 
@@ -100,20 +95,30 @@ class Side:
             stack.enter_context(
                 patch.object(sys, "unraisablehook", lambda report: self.log.append(repr(report.exc_value)))
             )
-            self.clock = stack.enter_context(self.package.testing.ManualClock())
+            clock = stack.enter_context(self.package.testing.ManualClock())
+            self.calls: dict[str, Callable[..., object]] = {
+                "add": self.add,
+                "advance": clock.advance,
+                "set_wall_clock": clock.set_wall_clock,
+                "flush": lambda which: self.stats[which].flush(),
+                "flush_all": self.package.flush,
+                "expire": self.package.close_expired_windows,
+                "set_step": self.set_step,
+                "handler": lambda planned: setattr(self, "planned", planned),
+            }
             self.stats = [
                 self.package.Stat(name, list(self.package.Aggregation)[:number], *kind)
                 for name, number, kind in zip("xy", (8, 6), self.kinds, strict=True)  # torch's six have a short path
             ]
             stack.enter_context(self.package.register_event_handler(self.handle))
             for operation, *arguments in operations:
-                self.note(operation, getattr(self, operation), *arguments)
+                self.note(operation, *arguments)
             self.planned = ""
-            self.note("end", self.flush_all)
+            self.note("flush_all")
 
-    def note(self, operation: str, action: Callable[..., object], *arguments: Any) -> None:
+    def note(self, operation: str, *arguments: Any) -> None:
         try:
-            outcome = repr(action(*arguments))
+            outcome = repr(self.calls[operation](*arguments))
         except BaseException as error:
             outcome = f"{error!r} from {error.__cause__!r}"
         self.log.append(f"{operation} {arguments} -> {outcome}")
@@ -122,17 +127,15 @@ class Side:
             self.log.append(f"{stat!r} {stat.count} {stat.discarded} {got}")
 
     def handle(self, event: Any) -> None:
-        self.log.append(f"{event!r} {readings(event.window)}")
+        self.log.append(f"{event!r} {event.window[1:]}")  # without the definition
         self.windows.append(event.window)
         planned, self.planned = self.planned, ""
         if planned == "raise":
             raise LookupError(event.window.name)
-        if planned == "add":
-            self.add("xy".index(event.window.name), [1.0], {})
-        elif planned == "flush":
-            self.stats["xy".index(event.window.name)].flush()
-        elif planned:
-            getattr(self, planned)(*[60] * (planned == "advance"))
+        which = "xy".index(event.window.name)
+        arguments = {"add": (which, [1.0], {}), "flush": (which,), "advance": (60,)}
+        if planned:
+            self.calls[planned](*arguments.get(planned, ()))
 
     def add(self, which: int, args: list[Any], kwargs: dict[str, Any]) -> None:
         """Add to one of the Stats; a handler fails after the sample was added."""
@@ -144,27 +147,9 @@ class Side:
             raise
         self.accepted += 1
 
-    def advance(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-
-    def set_wall_clock(self, seconds: float) -> None:
-        self.clock.set_wall_clock(seconds)
-
-    def flush(self, which: int) -> None:
-        self.stats[which].flush()
-
-    def flush_all(self) -> None:
-        self.package.flush()
-
-    def expire(self) -> int:
-        return self.package.close_expired_windows()  # type: ignore[no-any-return]
-
     def set_step(self, step: Any) -> int | None:
         self.package.set_step(step)
         return self.package.get_step()  # type: ignore[no-any-return]
-
-    def handler(self, planned: str) -> None:
-        self.planned = planned
 
 
 @settings(max_examples=250, deadline=None)
@@ -181,11 +166,21 @@ def test_twins_agree(
         )
         for stat, (_, max_samples) in zip(side.stats, kinds, strict=True):
             windows = [window for window in side.windows if window.name == stat.name]
-            times = [time for window in sorted(windows, key=end) for time in (window.start_ns, window.end_ns)]
+            windows.sort(key=lambda window: int(window.end_ns))
+            times = [time for window in windows for time in (window.start_ns, window.end_ns)]
             assert sorted(times) == times
             assert len({window.end_ns for window in windows}) == len(windows)
             assert {True} >= {1 <= window.count <= max_samples for window in windows}
     assert sides[0].log == sides[1].log
+
+
+def windows_of(package: ModuleType, stat: Any, samples: list[float]) -> list[Any]:
+    """Add samples to a Stat, flush it, and return its windows."""
+    with package.testing.capture_events() as events:
+        for sample in samples:
+            stat.add(sample)
+        stat.flush()
+    return [event.window for event in events]
 
 
 @settings(deadline=None)
@@ -197,19 +192,10 @@ def test_twins_agree_on_the_systems_clock(
     seen = []
     for package in both_twins.values():
         stat = package.Stat("x", list(package.Aggregation)[:6], math.inf, max_samples)
-        with package.testing.capture_events() as events:
-            for sample in samples:
-                stat.add(sample)
-            closed = len(events)
-            stat.flush()
-        windows = [readings(event.window)[2:] for event in events]
-        assert (closed, stat.discarded) == (len(samples) >= max_samples, max(0, len(samples) - max_samples))
+        windows = [window[3:] for window in windows_of(package, stat, samples)]  # without definition and times
+        assert max(0, len(samples) - max_samples) == stat.discarded
         seen.append(f"{stat!r} {windows} {list(stat.get().values())}")
     assert seen[0] == seen[1]
-
-
-def end(window: Any) -> int:
-    return int(window.end_ns)
 
 
 def test_twins_have_one_interface(both_twins: dict[str, ModuleType]) -> None:
@@ -228,11 +214,7 @@ def test_twins_collect_the_same_distribution(both_twins: dict[str, ModuleType], 
     found = []
     for package in both_twins.values():
         stat = package.Stat("x", [package.HISTOGRAM, package.STDDEV], math.inf)
-        with package.testing.capture_events() as events:
-            for sample in samples:
-                stat.add(sample)
-            stat.flush()
-        found += [(repr(event.window.histogram), repr(event.window.stddev)) for event in events]
+        found += [(repr(each.histogram), repr(each.stddev)) for each in windows_of(package, stat, samples)]
     assert [repr(Histogram.of(samples))] * len(found) == [histogram for histogram, _ in found]
     assert (2 * bool(samples), bool(samples)) == (len(found), len({*found}))
 
@@ -248,9 +230,5 @@ def test_twins_agree_at_the_ends_of_buckets(both_twins: dict[str, ModuleType], s
         histograms = []
         for package in both_twins.values():
             stat = package.Stat("x", [package.HISTOGRAM], math.inf)
-            with package.testing.capture_events() as events:
-                for sample in samples:
-                    stat.add(sample)
-                stat.flush()
-            histograms.append(repr(events[0].window.histogram))
+            histograms += [repr(each.histogram) for each in windows_of(package, stat, samples)]
         assert histograms[0] == histograms[1]
