@@ -39,6 +39,7 @@ RESERVED_KEYS = frozenset(
         *("baseTimeNanoseconds", "traceEvents", "traceName"),
     }
 )
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 _LARGEST = 2**1000  # readers do not accept larger numbers
 _MAX_DEPTH = 8  # values nested deeper are converted to text
 
@@ -152,14 +153,15 @@ def _begin(name: str, pid: int, tid: int) -> str:
 def _args(each: Range, finished: bool) -> str:
     """Return the details of a range as the beginning of a JSON object, without braces."""
     given, step = each.args, each.step
-    shown = dict(given) if isinstance(given, Mapping) else {} if given is None else {"args": given}
+    plain = _plain(given, _MAX_DEPTH)
+    shown = plain if isinstance(plain, dict) else {} if given is None else {"args": plain}
     if step is not None:
         shown["step"] = step
     if not finished:
         shown["finished"] = False
     for key in ("Record function id", "Ev Idx"):
         shown.pop(key, None)
-    return json_text(shown)[1:-1] + ("," if shown else "")
+    return _encode(shown)[1:-1] + ("," if shown else "")
 
 
 class _Lanes:
@@ -203,7 +205,7 @@ class _Lanes:
 
 def json_text(value: Any) -> str:
     """Return a value as JSON. What JSON cannot represent, such as NaN or a tensor, becomes text."""
-    return json.dumps(_plain(value, _MAX_DEPTH), separators=(",", ":"))
+    return _encode(_plain(value, _MAX_DEPTH))
 
 
 def quoted(text: str) -> str:
@@ -226,16 +228,16 @@ def well_formed(text: str) -> str:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    if depth and isinstance(value, Mapping):
-        return {well_formed(str(key)): _plain(each, depth - 1) for key, each in value.items()}
-    if depth and isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(each, depth - 1) for each in value]
     if value is None or type(value) is bool or (type(value) in {int, float} and abs(value) < _LARGEST):
         return value  # not a NaN: comparisons with it are false
     try:
+        if depth and isinstance(value, Mapping):
+            return {well_formed(str(key)): _plain(each, depth - 1) for key, each in value.items()}
+        if depth and isinstance(value, (list, tuple, set, frozenset)):
+            return [_plain(each, depth - 1) for each in value]
         return well_formed(str(value))
-    except Exception as error:
-        return f"<{type(value).__qualname__}: str() raised {type(error).__qualname__}>"
+    except Exception as error:  # raised by the class of the value, or of a key
+        return f"<{type(value).__qualname__} raised {type(error).__qualname__}>"
 
 
 @contextmanager

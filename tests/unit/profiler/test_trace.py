@@ -4,13 +4,14 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
+from weakref import proxy
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.profiler.traces import exported, slices, validated
 
-from monitel.profiler import profile, record_function
+from monitel.profiler import ExecutionTraceObserver, profile, record_function
 from monitel.profiler.trace import RESERVED_KEYS
 from monitel.testing import ManualClock
 
@@ -21,6 +22,11 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT | st.integers(), inner, max_size=3),
     max_leaves=5,
 )
+
+
+class Unreadable(dict[str, int]):
+    def items(self) -> NoReturn:
+        raise LookupError
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -37,6 +43,18 @@ def test_any_text(tmp_path: Path, name: str, args: Any, key: str, value: str) ->
     prof.key_averages().table().encode()
     prof.with_stack = True
     prof.export_stacks(tmp_path / "stacks")
+
+
+def test_details_that_raise(tmp_path: Path) -> None:
+    """An object that is gone, and a mapping that cannot be read, are text; the rest of the trace is complete."""
+    observer = ExecutionTraceObserver().register_callback(tmp_path / "graph.json")
+    with profile(execution_trace_observer=observer) as prof:
+        for args in (proxy(Unreadable()), Unreadable(a=1), {"a": Unreadable(a=1)}):
+            with record_function("a", args):
+                pass
+    found = [event["args"].get("args") or event["args"]["a"] for event in slices(exported(prof, tmp_path))]
+    assert ["<ProxyType raised ReferenceError>", *2 * ["<Unreadable raised LookupError>"]] == found
+    assert 5 == len(json.loads((tmp_path / "graph.json").read_text())["nodes"])
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
