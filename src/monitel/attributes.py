@@ -100,6 +100,14 @@ def text_of(key: object) -> str:
 # ---- attributes
 
 
+def attribute_name(name: str) -> str:
+    """Return an attribute's name in ASCII, with a letter or a digit: Prometheus' receiver crashes at another one."""
+    if name.isascii() and name[:1].isalpha():
+        return name
+    found = ascii_text(name)
+    return found if any(map(str.isalnum, found)) else "".join(f"u{ord(each):x}" for each in name)
+
+
 def typed_items(attributes: Mapping[str, Any]) -> Hashable:
     """Return a key that identifies attributes in any order: True, 1 and 1.0 differ in it, and NaN equals NaN."""
     return frozenset(

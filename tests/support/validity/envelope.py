@@ -91,7 +91,7 @@ def check_attributes(pairs: Any, path: str, findings: Findings) -> None:
     if len(set(keys)) < len(keys):
         findings.add("attribute.twice", path, keys)
     for pair in pairs:
-        if not pair.key:
+        if not any(each.isascii() and each.isalnum() for each in pair.key):
             findings.add("attribute.key", path)
         if pair.value.WhichOneof("value") is None:
             findings.add("attribute.value", path, pair.key)

@@ -15,7 +15,7 @@ RULES = {
     "scope.twice": "the resource has this scope twice",
     "scope.other": "monitel has one scope, named monitel",
     "scope.changed": "version or schema URL differ from those of an earlier request",
-    "attribute.key": "an attribute has an empty key",
+    "attribute.key": "an attribute has a key without a letter or digit in ASCII, at which Prometheus' receiver crashes",
     "attribute.twice": "two attributes have the same key",
     "attribute.value": "an attribute has no value",
     # Metrics

@@ -57,6 +57,17 @@ UNITS = {
 }
 
 
+#: Names of attributes, and the names that are sent. Prometheus' receiver crashes at others, and Loki refuses a record.
+ATTRIBUTES: dict[str, Any] = {
+    "split": "split",
+    "損失": "u640du5931",
+    "λ.é": "lambda.e",
+    "--": "u2du2d",
+    "…": "u2026",
+    "1_": "1_",
+}
+
+
 @pytest.fixture
 def backend() -> Iterator[Backend]:
     """Yield an application's providers in memory, with monitel installed; all that they have exported must be valid."""
@@ -79,6 +90,28 @@ def test_unit_is_the_same_in_each_exporter(backend: Backend, receiver: Receiver,
     assert pipeline.force_flush(DEADLINE)
     for name in ("step.time.mean", "tokens"):
         assert [UNITS[unit]] * 2 == [metrics[name].unit, receiver.points(name)[-1].unit]
+
+
+def test_names_of_attributes_are_sent_in_ascii_with_a_letter_or_digit(
+    backend: Backend, receiver: Receiver, start: Start
+) -> None:
+    """Each exporter has the same names, for windows, numbers, counters and events; bodies have those of the program."""
+    pipeline = start(resource_attributes=ATTRIBUTES)
+    record_window("loss", [MEAN], 0.5, attributes=ATTRIBUTES)
+    monitel.counter("tokens", attributes=ATTRIBUTES).add(2)
+    monitel.log({"損失": 0.5}, **ATTRIBUTES)
+    monitel.emit("done", ATTRIBUTES)
+    metrics = backend.collect()
+    assert pipeline.force_flush(DEADLINE)
+    expected = {name: name for name in ATTRIBUTES.values()}
+    for name in ("loss.mean", "tokens", "u640du5931"):
+        assert expected == receiver.points(name)[-1].attributes == metrics[name].data.data_points[0].attributes
+    for records in (receiver.records(), backend.records()):
+        (numbers,) = (each for each in records if isinstance(each.body, dict))
+        (done,) = (each for each in records if each.body == "done")
+        assert {"損失": 0.5} == numbers.body
+        assert [expected] * 2 == [dict(numbers.attributes), dict(done.attributes)]
+    assert expected.items() <= receiver.records()[0].resource.items()
 
 
 def test_unit_that_is_not_text_raises_where_the_object_is_made() -> None:

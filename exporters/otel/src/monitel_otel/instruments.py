@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -12,6 +12,7 @@ from weakref import WeakSet
 from opentelemetry.metrics import Observation
 
 import monitel
+from monitel.attributes import attribute_name
 from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
@@ -73,7 +74,7 @@ class Instruments:
             for key in set(monitel.wait_counters()) - self._wait_keys:
                 self._create_wait(key)
         definition = window.definition
-        attributes: dict[str, Any] | None = dict(definition.attributes) or None  # no dict is faster
+        attributes = _named(definition.attributes) or None  # no dict is faster
         values = window.values()
         known = self._writers.get(definition)
         if known is None:
@@ -99,7 +100,7 @@ class Instruments:
         self._watch_for_loss(definition)
 
     def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
-        attributes = dict(numbers.attributes) or None
+        attributes = _named(numbers.attributes) or None
         for name, value in numbers.data.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
                 metric = NAMES.of("logged number", name)
@@ -118,7 +119,7 @@ class Instruments:
     def _create_counter(self, name: str, unit: str, description: str) -> None:
         def observe(_options: CallbackOptions) -> list[Observation]:
             readings = [each for each in monitel.counters() if each.counter.name == name]
-            return [Observation(each.total, dict(each.counter.attributes)) for each in readings]
+            return [Observation(each.total, _named(each.counter.attributes)) for each in readings]
 
         self._counters.add(name)
         metric = NAMES.of("counter", name)
@@ -208,6 +209,10 @@ def instruments_of(provider: MeterProvider) -> Instruments:
     found._active = True
     _all.add(found)
     return found
+
+
+def _named(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {attribute_name(name): value for name, value in attributes.items()}
 
 
 def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.attributes import recordable, text_of
+from monitel.attributes import attribute_name, recordable, text_of
 from monitel.clock import timestamp_ns
 from monitel.counter import own_counter
 from monitel.process.failures import pass_on, warn_once
@@ -43,7 +43,7 @@ def write_event(logger: Logger, event: monitel.Event, context: Context | None) -
         severity_number=severity,
         severity_text=severity.name,
         body=body,
-        attributes=attributes,
+        attributes={attribute_name(name): value for name, value in attributes.items()},
         event_name=event.name,
     )
 

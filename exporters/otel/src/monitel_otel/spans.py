@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.context import get_current
 from opentelemetry.trace import INVALID_SPAN, Status, StatusCode, get_current_span, set_span_in_context
 
-from monitel.attributes import checked_value, escape_surrogates, items_of, text_of
+from monitel.attributes import attribute_name, checked_value, escape_surrogates, items_of, text_of
 from monitel.process.failures import ignored, warn_once
 from monitel_otel.log_records import count_failure
 from monitel_otel.ranges import Opened, Period, Ranges
@@ -120,7 +120,7 @@ def attributes_of_args(name: str, args: Any) -> dict[str, Attribute]:
     attributes: dict[str, Attribute] = {}
     warn = partial(_warn_once, name)
     for key, value in items_of(args, warn) if issubclass(type(args), Mapping) else [("args", args)]:
-        text, attribute = text_of(key), None
+        text, attribute = attribute_name(text_of(key)), None
         with ignored:  # it is of another type, or its class raises
             attribute = _attribute(text, value)
         if text and text not in _OWN and attribute is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from opentelemetry.proto.common.v1.common_pb2 import KeyValueList
 
-from monitel.attributes import checked_value, text_of
+from monitel.attributes import attribute_name, checked_value, text_of
 from monitel.process.failures import warn_once
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ def _truncated(value: Plain, length: int) -> Plain:
 def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool = False) -> None:
     """Append attributes to a repeated field of ``KeyValue``; with ``scalars`` only of type str, int, float and bool.
 
-    Fields are assigned one by one, because message constructors with keywords take twice as long. Raises TypeError or
-    ValueError for what the protocol cannot hold.
+    Their names become what each backend takes. Fields are assigned one by one, because message constructors with
+    keywords take twice as long. Raises TypeError or ValueError for what the protocol cannot hold.
     """
     add = field.add
     for key, value in attributes.items():
         pair = add()
-        pair.key = key
+        pair.key = attribute_name(key)
         kind = type(value)
         if kind is str:
             pair.value.string_value = value
@@ -123,7 +123,10 @@ def write_value(field: Any, value: Plain) -> None:
         setattr(field, _FIELDS[kind], value)
     elif isinstance(value, dict):
         field.kvlist_value.SetInParent()
-        write_attributes(field.kvlist_value.values, value)
+        for key, each in value.items():
+            pair = field.kvlist_value.values.add()
+            pair.key = key
+            write_value(pair.value, each)
     elif isinstance(value, (list, tuple)):
         field.array_value.SetInParent()
         for each in value:
