@@ -2,26 +2,20 @@
 
 from collections.abc import Callable
 from itertools import pairwise, permutations
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from tests.support.checks import Warned
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, delivered_by
+from tests.support.producers import record_window
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
-from monitel import COUNT, MAX, MEAN, Stat
+from monitel import COUNT, MAX, MEAN
 
 SAME = "have the same metric name"
-
-
-def close_window(name: str, *samples: float, aggregations: Any = (COUNT, MAX)) -> None:
-    stat = Stat(name, aggregations, 60.0)
-    for sample in samples:
-        stat.add(sample)
-    stat.flush()
 
 
 def wait(key: str, times: int) -> None:
@@ -43,7 +37,7 @@ class Kind(NamedTuple):
 MOVED = {row[0]: code(row[1])[0] for row in table("metrics-and-events.md", "the later source")}
 COUNT_OF_X = "x.wait.count"
 KINDS = {
-    "a Stat": Kind(lambda: close_window("x.wait", 1, 2, 3), "x.wait", 3, ("sum", True)),
+    "a Stat": Kind(lambda: record_window("x.wait", [COUNT], 1, 2, 3), "x.wait", 3, ("sum", True)),
     "a logged number": Kind(lambda: monitel.log({COUNT_OF_X: 0.5}), COUNT_OF_X, 0.5, ("gauge", None)),
     "a counter": Kind(lambda: monitel.counter(COUNT_OF_X).add(49), COUNT_OF_X, 49, ("sum", True)),
     "a wait counter": Kind(lambda: wait("x", 5), "x", 5, ("sum", True)),
@@ -79,7 +73,7 @@ def test_two_names_that_become_equal_are_sent_apart(
 ) -> None:
     """Names that differ in separators or in case are equal. The description of a changed name has the original."""
     record: dict[str, Callable[[str, int], object]] = {
-        "Stat": lambda name, number: close_window(name, *[1] * number),
+        "Stat": lambda name, number: record_window(name, [COUNT], *[1] * number),
         "logged number": lambda name, number: monitel.log({name: number}),
         "counter": lambda name, number: monitel.counter(name).add(number),
         "wait counter": wait,
@@ -124,8 +118,8 @@ def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, warne
     with delivered_by(start()) as pipeline:
         monitel.counter("loss.count").add(7)
         monitel.log({"loss": 0.25, "loss.p50": 0.5})  # the Stat has no such metrics
-        close_window("loss", 1.0, 4.0)
-    close_window("loss", 2.5, aggregations=[MEAN])
+        record_window("loss", [COUNT, MAX], 1.0, 4.0)
+    record_window("loss", [MEAN], 2.5)
     assert pipeline.force_flush(DEADLINE)
     assert ({7}, [0.25], [0.5]) == ({*receiver.values("loss.count")}, *map(receiver.values, ("loss", "loss.p50")))
     assert ([2], [4.0], [2.5]) == tuple(receiver.values(f"loss.stat.{name}") for name in ("count", "max", "mean"))

@@ -13,7 +13,8 @@ from threading import Event
 from typing import Any
 
 import pytest
-from tests.support.producers import run_together
+from tests.support.inbox import DEADLINE
+from tests.support.producers import record_ranges, repeating, run_together
 
 import monitel
 from monitel.profiler import ranges
@@ -23,7 +24,6 @@ from monitel.testing import ManualClock
 SECOND = 1_000_000_000
 THREADS = 3
 BLOCKS = 300  # of each thread
-_DEADLINE = 60.0
 
 pytestmark = pytest.mark.usefixtures("clean_profiler")
 
@@ -70,8 +70,7 @@ def test_listener_receives_the_ends_of_ranges_that_began_while_it_listened() -> 
             listening.close()
         with record("c"):
             late.close()
-    with record("after"):
-        pass
+    record_ranges("after")
     assert (["a", "b"], ["b", "c"]) == (first, second)
 
 
@@ -181,17 +180,13 @@ def test_parents_are_those_of_the_thread_and_of_the_task() -> None:
             go.set()
             await asyncio.gather(*tasks)
 
-    def work() -> None:
-        with record("in thread"):
-            pass
-
     def ended(each: Any) -> None:
         found[each.name] = each.parent and each.parent.name, str(each.track)
 
     with ranges.listen(ended=ended), record("outermost"):
-        thread = threading.Thread(target=work, name="loader")
+        thread = threading.Thread(target=record_ranges, args=["in thread"], name="loader")
         thread.start()
-        thread.join(60)
+        thread.join(DEADLINE)
         asyncio.run(both())
     assert ["outermost"] * 2 == [found.pop(name)[0] for name in ("making", "main")]
     assert {
@@ -276,14 +271,13 @@ def test_thread_started_without_threading() -> None:
     done, ended, found = threading.Event(), list[Any](), list[int]()
 
     def work() -> None:
-        with record("work"):
-            pass
+        record_ranges("work")
         found.append(len(threading.enumerate()))
         done.set()
 
     with ranges.listen(ended=ended.append):
         _thread.start_new_thread(work, ())
-        assert done.wait(_DEADLINE)
+        assert done.wait(DEADLINE)
     assert "thread" == ended[0].track.thread_name
     assert [len(threading.enumerate())] == found
 
@@ -298,15 +292,15 @@ def test_exit_of_one_thread_ends_no_range_of_another() -> None:
     def before() -> None:
         with label:
             entered.set()
-            assert began.wait(_DEADLINE)
+            assert began.wait(DEADLINE)
         left.set()
 
     def after() -> None:
-        assert entered.wait(_DEADLINE)
+        assert entered.wait(DEADLINE)
         with ranges.listen(ended=received.append):
             with label:
                 began.set()
-                assert left.wait(_DEADLINE)
+                assert left.wait(DEADLINE)
                 running.append(ranges.current_range() is not None and not received)
             running.append(ranges.current_range() is None)
 
@@ -321,36 +315,28 @@ def test_threads_share_an_object_while_listeners_come_and_go() -> None:
     label = record("shared")
     began: list[Any] = []
     ended: list[Any] = []
-    running = [object()] * THREADS  # list.pop() is atomic on every build
 
     @label
     def call() -> None:
         with label:
             pass
 
-    def blocks() -> None:
+    def work() -> None:
         for _ in range(BLOCKS):
             call()
             with label:
                 for _ in range(2):
                     with label:
                         pass
-
-    def work() -> None:
-        try:
-            blocks()
-            assert ranges.current_range() is None
-        finally:
-            running.pop()
+        assert ranges.current_range() is None
 
     def listen() -> None:
-        while running:
-            with ranges.listen(began=began.append, ended=ended.append):
-                for _ in range(5):
-                    with label:
-                        pass
+        with ranges.listen(began=began.append, ended=ended.append):
+            for _ in range(5):
+                call()
 
-    run_together(*[work] * THREADS, listen)
+    with repeating(listen):
+        run_together(*[work] * THREADS)
     assert Counter(map(id, began)) == Counter(map(id, ended))
     assert len(began) == len(set(map(id, began)))
     assert all(each.monotonic_end_ns >= each.monotonic_start_ns for each in ended)

@@ -5,6 +5,7 @@ import math
 import re
 import socket
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tensorboard.backend.event_processing.event_file_loader import EventFileLoad
 from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer  # type: ignore[import-untyped]
 from tensorboard.util import tensor_util  # type: ignore[import-untyped]
 from tests.support.checks import wait_until
+from tests.support.producers import run_together
 from tests.unit.tensorboard.files import LEDGER, read, reader_of, shown
 
 import monitel
@@ -277,11 +279,7 @@ def test_writer_adds_scalars_and_texts_from_all_threads(tmp_path: Path) -> None:
             writer.add_scalar(tag, step / 2, step)
 
     with SummaryWriter(tmp_path) as writer:
-        threads = [threading.Thread(target=add, args=(each,)) for each in "ab"]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_together(*(partial(add, each) for each in "ab"))
         writer.add_scalar("flag", True)
         writer.add_text("note", "**bold** \ud800", 7)
     every = [(step, step / 2) for step in range(200)]

@@ -7,46 +7,29 @@ import gc
 import threading
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import cycle, pairwise
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.support.producers import run_together
+from tests.support.inbox import DEADLINE
+from tests.support.producers import repeating, run_together
 
 import monitel as installed
 
 MakeStat = Callable[..., Any]
 
-DEADLINE = 60.0  # seconds, for what takes a fraction of one
 THREADS = 4
 SAMPLES = 5_000  # of each thread
 
 pytestmark = pytest.mark.usefixtures("frequent_switches")
 
 
-class Running:
-    def __init__(self) -> None:
-        self._left = [None] * THREADS  # list.pop() is atomic on every build
-
-    def __bool__(self) -> bool:
-        return bool(self._left)
-
-    def counted(self, function: Callable[[], object]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                function()
-            finally:
-                self._left.pop()
-
-        return run
-
-
 def test_stat_is_exact_while_everything_around_it_changes(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any]
 ) -> None:
     """Four threads add while windows end, expire and are flushed, handlers come and go, and the step changes."""
-    stat, running = make_stat("x", None, 0.001), Running()
+    stat, steps = make_stat("x", None, 0.001), cycle(range(10))
     wanted = [float((number + sample) % 7) for number in range(THREADS) for sample in range(SAMPLES)]
 
     def add(number: int) -> None:
@@ -54,19 +37,17 @@ def test_stat_is_exact_while_everything_around_it_changes(
             stat.add(sample)
 
     def disturb() -> None:
-        step = 0
-        while running:
-            step += 1
-            monitel.set_step(step % 10)
-            with monitel.register_event_handler(lambda _event: None):
-                stat.flush()
-            monitel.close_expired_windows()
-            monitel.flush()
-            assert stat.count >= 0
-            stat.get()
+        monitel.set_step(next(steps))
+        with monitel.register_event_handler(lambda _event: None):
+            stat.flush()
+        monitel.close_expired_windows()
+        monitel.flush()
+        assert stat.count >= 0
+        stat.get()
 
     monitel.set_step(0)
-    run_together(*(running.counted(partial(add, number)) for number in range(THREADS)), disturb, disturb)
+    with repeating(disturb, disturb):
+        run_together(*(partial(add, number) for number in range(THREADS)))
     stat.flush()
     windows = sorted((event.window for event in events), key=lambda window: int(window.end_ns))
     assert (len(wanted), sum(wanted)) == (sum(each.count for each in windows), sum(each.sum for each in windows))
@@ -139,7 +120,7 @@ def test_handler_runs_in_the_thread_that_closes_the_window(
 
 def test_stats_that_come_and_go_keep_their_samples(make_stat: MakeStat, monitel: ModuleType, events: list[Any]) -> None:
     """Threads make and drop Stats, half of them in cycles, while others collect garbage and flush all Stats."""
-    running, each = Running(), 150
+    each = 150
 
     class Cyclic(monitel.Stat):  # type: ignore[misc, name-defined]
         pass
@@ -152,11 +133,11 @@ def test_stats_that_come_and_go_keep_their_samples(make_stat: MakeStat, monitel:
             stat.add(1.0)
 
     def look() -> None:
-        while running:
-            gc.collect(0)
-            monitel.flush()
+        gc.collect(0)
+        monitel.flush()
 
-    run_together(*[running.counted(make)] * THREADS, look, look)
+    with repeating(look, look):
+        run_together(*[make] * THREADS)
     gc.collect()
     assert THREADS * each == sum(event.window.count for event in events)
 
@@ -198,17 +179,14 @@ def test_each_event_reaches_each_handler_once(events: list[Any]) -> None:
 
 def test_counter_is_exact() -> None:
     """Threads get one counter of a name; the total never falls for a reader."""
-    running, seen = Running(), [0.0]
+    seen = [0.0]
 
     def add(amount: int) -> None:
         for _ in range(SAMPLES):
             installed.counter("tokens").add(amount)
 
-    def read() -> None:
-        while running:
-            seen.extend(reading.total for reading in installed.counters())
-
-    run_together(*(running.counted(partial(add, amount)) for amount in range(1, THREADS + 1)), read)
+    with repeating(lambda: seen.extend(reading.total for reading in installed.counters())):
+        run_together(*(partial(add, amount) for amount in range(1, THREADS + 1)))
     assert sorted(seen) == seen
     assert [sum(range(1, THREADS + 1)) * SAMPLES] == [reading.total for reading in installed.counters()]
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.producers import close_windows
 
 from monitel import Histogram
 
@@ -241,11 +242,7 @@ def test_each_window_has_its_own_distribution(
     stat = make_stat("x", [monitel.HISTOGRAM, monitel.STDDEV])
     assert 0.0 == stat.quantile(0.5)  # of the last closed window
     every = ([1e-9, -4.0, 1e9], [2.0], [1e9 + 4, 1e9 + 7, 1e9 + 13, 1e9 + 16], [1.0, math.nan, math.inf], [0.0, 3.0])
-    for samples in every:
-        for sample in samples:
-            stat.add(sample)
-        clock.advance(60)
-    stat.flush()
+    close_windows(stat, clock, *every)
     windows = [event.window for event in events]
     histograms = [window.histogram for window in windows]
     assert [Histogram.of(samples) for samples in every] == [Histogram(**vars_of(each)) for each in histograms]
