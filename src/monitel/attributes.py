@@ -25,6 +25,7 @@ _NO_ATTRIBUTES: Mapping[str, AttributeValue] = MappingProxyType({})
 _LONGEST_UNIT = 63  # characters, of OpenTelemetry
 _UNITS = {"°C": "Cel", "°F": "[degF]", "°": "deg", "μ": "u", "Ω": "Ohm", "Å": "Ao", "·": ".", "⋅": "."}
 _NOT_IN_UNITS = r"[^!-~]+"
+_ASCII_ALNUM = re.compile("[0-9A-Za-z]").search
 _NUMPY_KINDS: dict[str, Callable[[Any], AttributeValue]] = {"b": bool, "i": int, "u": int, "f": float}
 
 
@@ -101,11 +102,11 @@ def text_of(key: object) -> str:
 
 
 def attribute_name(name: str) -> str:
-    """Return an attribute's name in ASCII, with a letter or a digit: Prometheus' receiver crashes at another one."""
-    if name.isascii() and name[:1].isalpha():
+    """Return an attribute's name with a letter or digit in ASCII: Prometheus' receiver crashes at another one."""
+    if _ASCII_ALNUM(name):
         return name
     found = ascii_text(name)
-    return found if any(map(str.isalnum, found)) else "".join(f"u{ord(each):x}" for each in name)
+    return found if _ASCII_ALNUM(found) else "".join(f"u{ord(each):x}" for each in name)
 
 
 def typed_items(attributes: Mapping[str, Any]) -> Hashable:
