@@ -276,13 +276,13 @@ def rfc3339(time_ns: int | None) -> str | None:
 
 
 def to_json(report: Any, *, indent: int | None = 2) -> str:
-    """Return a report as ASCII. Numbers that JSON does not have are strings: NaN, Infinity and -Infinity."""
-    text = json.dumps(_valid(report), indent=indent, allow_nan=False)
+    """Return a report as ASCII."""
+    text = json.dumps(json_value(report), indent=indent, allow_nan=False)
     return text.replace("\x7f", "\\u007f")  # the only control character that is not escaped
 
 
-def _valid(value: Any) -> Any:
-    """Return a value in the types of JSON."""
+def json_value(value: Any) -> Any:
+    """Return a value in the types of JSON. Numbers that it does not have are strings: NaN, Infinity and -Infinity."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -292,8 +292,8 @@ def _valid(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
-        return {str(key): _valid(each) for key, each in value.items()}
-    return [_valid(each) for each in value]
+        return {str(key): json_value(each) for key, each in value.items()}
+    return [json_value(each) for each in value]
 
 
 # ---- output of commands: each line goes through show() or warn(), which escape control characters of names and paths.

@@ -1,6 +1,7 @@
 """Names, units, attributes and values of any kind: each exporter sends them, and nothing raises into the loop."""
 
 import datetime as dt
+import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
 from fractions import Fraction
@@ -62,6 +63,7 @@ ATTRIBUTES: dict[str, Any] = {
     "split": "split",
     "損失": "u640du5931",
     "λ.é": "lambda.e",
+    "réseau": "réseau",
     "--": "u2du2d",
     "…": "u2026",
     "1_": "1_",
@@ -92,7 +94,7 @@ def test_unit_is_the_same_in_each_exporter(backend: Backend, receiver: Receiver,
         assert [UNITS[unit]] * 2 == [metrics[name].unit, receiver.points(name)[-1].unit]
 
 
-def test_names_of_attributes_are_sent_in_ascii_with_a_letter_or_digit(
+def test_names_of_attributes_have_a_letter_or_digit_in_ascii(
     backend: Backend, receiver: Receiver, start: Start
 ) -> None:
     """Each exporter has the same names, for windows, numbers, counters and events; bodies have those of the program."""
@@ -112,6 +114,22 @@ def test_names_of_attributes_are_sent_in_ascii_with_a_letter_or_digit(
         assert {"損失": 0.5} == numbers.body
         assert [expected] * 2 == [dict(numbers.attributes), dict(done.attributes)]
     assert expected.items() <= receiver.records()[0].resource.items()
+
+
+def test_numbers_in_bodies_that_are_not_finite_are_text(backend: Backend, receiver: Receiver, start: Start) -> None:
+    """Loki stores an empty line for a body that cannot be JSON."""
+    nan, infinity = float("nan"), float("inf")
+    pipeline = start(logging_level="WARNING")
+    monitel.log({"loss": nan, "accuracy": 0.5})
+    monitel.config({"model": {"clip": [infinity, -infinity, 1.0]}})
+    logging.getLogger("train").warning({"event": "diverged", "loss": nan})
+    assert pipeline.force_flush(DEADLINE)
+    numbers, config = {"loss": "NaN", "accuracy": 0.5}, {"model": {"clip": ["Infinity", "-Infinity", 1.0]}}
+    bodies = [
+        [each.body for each in found if isinstance(each.body, dict)]
+        for found in (receiver.records(), backend.records())
+    ]
+    assert [[numbers, config, {"event": "diverged", "loss": "NaN"}], [numbers, config]] == bodies
 
 
 def test_unit_that_is_not_text_raises_where_the_object_is_made() -> None:

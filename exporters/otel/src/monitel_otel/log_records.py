@@ -10,6 +10,7 @@ from monitel.attributes import attribute_name, recordable, text_of
 from monitel.clock import timestamp_ns
 from monitel.counter import own_counter
 from monitel.process.failures import pass_on, warn_once
+from monitel.text import json_value
 from monitel_otel._compat import SeverityNumber
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ def write_event(logger: Logger, event: monitel.Event, context: Context | None) -
     body: Any = event.name
     attributes: dict[str, Any] = {} if event.step is None else {"training.step": event.step}
     if isinstance(event, monitel.RunConfig):
-        body = event.config
+        body = json_value(event.config)
     else:
         data = recordable(dict(event.data), lambda key, _value: _warn_once(event.name, text_of(key)))
         if isinstance(event, monitel.LoggedNumbers):
-            body = data
+            body = json_value(data)
             attributes |= event.attributes
         else:
             attributes |= data

@@ -10,6 +10,7 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValueList
 
 from monitel.attributes import attribute_name, checked_value, text_of
 from monitel.process.failures import warn_once
+from monitel.text import json_value
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
@@ -117,7 +118,12 @@ def write_attributes(field: Any, attributes: Mapping[str, Any], *, scalars: bool
 
 
 def write_value(field: Any, value: Plain) -> None:
-    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. Raises as above."""
+    """Fill an empty ``AnyValue``. None leaves it empty, which is the protocol's null. Raises as above.
+
+    A float that is not finite is text: Loki stores an empty line for a body with one, as Collectors make JSON of it.
+    """
+    if type(value) is float:
+        value = json_value(value)
     kind = type(value)
     if kind in _FIELDS:
         setattr(field, _FIELDS[kind], value)
