@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Protocol
 from zlib import crc32
 
@@ -136,7 +137,8 @@ class Journal:
         self.loading: Segment | None = None  # the segment on the disk that a sender waits for
         self.is_refused = False  # the backend refuses the items: they go to the disk soon
         self._end_reason = ""
-        self._delivered = self._uncounted = 0
+        self._delivered = 0
+        self._uncounted = 0  # items with a number that are not in the account, less those in it that have none
         self._dropped: Counter[str] = Counter()
         self._holes: list[tuple[int, int]] = []  # items that are counted as dropped, and not settled
         self._active: Segment | None = None
@@ -345,6 +347,12 @@ class Journal:
             if last >= self._pinned:
                 self._pinned = 0
 
+    def lose(self, reason: str, items: int = 1) -> None:
+        """Count items that were recorded, and cannot be appended."""
+        with self.lock:
+            self._uncounted -= items
+            self._dropped[reason] += items
+
     def give_back(self) -> None:
         """Note that the items of :meth:`read` are not being sent any more. The next call returns them again."""
         self._pinned = 0
@@ -367,7 +375,7 @@ class Journal:
             if self._end_reason:
                 disk += left[BOX]
                 dropped[self._end_reason] += left[MEMORY]
-            lost = {reason: items for reason, items in dropped.items() if items}
+            lost = MappingProxyType({reason: items for reason, items in dropped.items() if items})
             recorded = self.next - 1 - self._uncounted
             waiting = recorded - self._delivered - disk - sum(lost.values())
             return Account(recorded, self._delivered, disk, waiting=waiting, dropped=lost)

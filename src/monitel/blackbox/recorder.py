@@ -114,7 +114,6 @@ class Recorder:
         self._totals: dict[Series, int] = {}  # the series of the totals in a snapshot, with a number of a definition
         self._closing: dict[tuple[int, int], int] = {}  # windows being appended: the next item before
         self.definitions: dict[int, Definition] = {}  # by their numbers
-        self.lost: Counter[str] = Counter()  # number of items of each signal that could not be recorded
         self.nonfinite = 0  # number of windows whose sum was left out of the total of their series
         self.discarded = 0  # number of samples that ``max_samples`` kept out
         #: The last number of each series of `log()`, as in a record: number of the definition, time in Unix ns, value.
@@ -250,7 +249,7 @@ class Recorder:
                     if number >= 0:
                         self._metrics.append(WINDOW, marshal.dumps((number, content), 2))
                     else:  # its Stat is gone before it was defined
-                        self.lose("metrics", 1)
+                        self._metrics.lose("encoding")
                 forget(*found)
 
     def _has_appended(self, found: tuple[int, int]) -> bool:
@@ -284,11 +283,6 @@ class Recorder:
             is_short = len(payload) <= _SHORT
             self.last_event = payload if is_short else marshal.dumps((*record[:5], {"...": "too long"}), 2)
 
-    def lose(self, signal: str, items: int) -> None:
-        """Count items that cannot be recorded, with the reason ``encoding``."""
-        with self._box.journals[signal].lock:
-            self.lost[signal] += items
-
     def last_numbers(self) -> list[tuple[int, int, Any]]:
         """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
         return [*self.numbers.copy().values()]
@@ -300,7 +294,7 @@ class Recorder:
         found: list[tuple[int, int, Any]] = []
         for name, value in numbers.items():
             if type(value) is not float and type(value) is not int:  # an earlier handler has changed it
-                self.lose("metrics", 1)
+                self._metrics.lose("encoding")
                 continue
             series = self._table.of_number(name, attributes, identity)
             if not series.number:

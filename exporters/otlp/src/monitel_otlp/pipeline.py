@@ -95,9 +95,8 @@ class Inlet:
 
     def take_record(self, record: LogRecord | None) -> None:
         """Take one record of Python's ``logging``; None for one that cannot be converted, which is counted as lost."""
-        item = (ExportRecorder.lose, "logs", 1) if record is None else (ExportRecorder.record, record)
-        if (recorder := self.recorder or self._recorder_for(*item)) is not None:
-            item[0](recorder, *item[1:])
+        if (recorder := self.recorder or self._recorder_for(ExportRecorder.record, record)) is not None:
+            recorder.record(record)
 
     def _take(self, event: monitel.Event) -> None:
         """Take one event, in the thread that logs it; a handler of monitel. Windows are recorded already."""

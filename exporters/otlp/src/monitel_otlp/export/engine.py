@@ -10,7 +10,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -192,23 +191,20 @@ class Engine:
         return latest(self.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config)
 
     def account(self) -> dict[str, Account]:
-        found = {}
-        for signal in SIGNALS:
-            with self.box.journals[signal].lock:
-                now, reasons = self.box.journals[signal].account(), Counter(encoding=self.recorder.lost[signal])
-                waiting = folded = synthetic = 0
-                if signal == "traces" and (ranges := self._ranges) is not None:
-                    waiting, folded = ranges.queued + ranges.folding(), ranges.folded
-                    reasons.update(queue_full=ranges.dropped, encoding=ranges.lost)
-                    synthetic = self.box.journals["steps"].account().delivered
-            if self._is_over:  # they could not be taken
-                reasons["exit"] += waiting
-                waiting = 0
-            recorded = now.recorded + waiting + folded + reasons.total()
-            reasons.update(now.dropped)
-            dropped = MappingProxyType({reason: items for reason, items in reasons.items() if items})
-            more: dict[str, Any] = {"folded": folded, "waiting": now.waiting + waiting, "synthetic": synthetic}
-            found[signal] = replace(now, recorded=recorded, dropped=dropped, **more)
+        journals = self.box.journals
+        found = {signal: journals[signal].account() for signal in SIGNALS}
+        if (ranges := self._ranges) is not None:
+            with journals["traces"].lock:  # a range is queued, or in the journal
+                now, queued = journals["traces"].account(), ranges.queued + ranges.folding()
+                left = queued if self._is_over else 0  # could not be taken
+                dropped = Counter(now.dropped) + Counter(queue_full=ranges.dropped, exit=left)
+                recorded = now.recorded + queued + ranges.folded + ranges.dropped
+                waiting, synthetic = now.waiting + queued - left, journals["steps"].account().delivered
+                found["traces"] = Account(
+                    *(recorded, now.delivered, now.on_disk, ranges.folded, waiting),
+                    dropped=MappingProxyType(dict(dropped)),
+                    synthetic=synthetic,
+                )
         return found
 
     # ---- rounds

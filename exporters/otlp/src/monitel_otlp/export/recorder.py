@@ -109,7 +109,11 @@ class ExportRecorder(Recorder):
         super().__init__(box, table, *(() if ranges is None else (ranges.open_ranges,)))
         self._ranges = ranges
 
-    def record(self, record: LogRecord) -> None:
+    def record(self, record: LogRecord | None) -> None:
+        """Append a record of Python's logging; None for one that cannot be converted, which is counted as lost."""
+        if record is None:
+            self._logs.lose("encoding")
+            return
         if self.is_idle:
             self.begin()
         trace_id, span_id, flags = self._ids() or (b"", b"", 0)
@@ -117,7 +121,7 @@ class ExportRecorder(Recorder):
         try:
             payload = marshal.dumps(tuple(complete), 2)
         except ValueError:
-            self.lose("logs", 1)
+            self._logs.lose("encoding")
         else:
             self._logs.append(EVENT, payload)
 

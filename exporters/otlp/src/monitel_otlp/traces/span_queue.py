@@ -133,7 +133,7 @@ class QueuedSpans(Ranges[Identified]):
         super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
         self._queue: deque[Ended] = deque()
         self._dropping = RLock()
-        self.dropped = self.folded = self.lost = 0
+        self.dropped = self.folded = 0
         # Drawing from the global generator would change a seeded run, and ranks with one seed would get the same ids.
         self._bits = Random().getrandbits  # noqa: S311  not a secret: ids must differ, and may be guessed
         self._first: Callable[[], bool] | None = first
@@ -169,7 +169,7 @@ class QueuedSpans(Ranges[Identified]):
             with traces.lock:  # a range is queued, or in the journal
                 if not (taken := self._take(_PER_RECORD)):
                     break
-                self.lost += self._append(traces, RANGES, [(each, None) for each in taken])
+                self._append(traces, RANGES, [(each, None) for each in taken])
         with traces.lock:
             finished = self._finished(last=last)
             self.folded += sum(attributes.get("monitel.folded.count", 0) for _, attributes in finished)
@@ -186,17 +186,17 @@ class QueuedSpans(Ranges[Identified]):
                 found.append(ended)
         return found
 
-    def _append(self, journal: Journal, kind: int, ended: Sequence[tuple[Ended, Any]]) -> int:
-        """Append spans, and return the number of those that cannot be recorded; the first one is logged."""
+    def _append(self, journal: Journal, kind: int, ended: Sequence[tuple[Ended, Any]]) -> None:
+        """Append spans. The first one that cannot be recorded is logged."""
         spans = list[bytes]()
         for each in ended:
             try:
                 spans.append(self._encode(*each))
             except Exception:
                 warn_once(_log, "a range cannot be recorded (further ones are only counted)", exc_info=True)
+                journal.lose("encoding")
         if spans:
             journal.append(kind, marshal.dumps(spans, 2), len(spans))
-        return len(ended) - len(spans)
 
     def _encode(self, ended: Ended, attributes: Mapping[str, Any] | None = None) -> bytes:
         """Return a range, or a fold or step with ``attributes``, as a serialized span.
