@@ -58,20 +58,16 @@ class SeriesTable:
     """The series of windows and logged numbers, each with the name that the application gave it."""
 
     def __init__(self) -> None:
-        self._series: dict[Hashable, Series] = {}
+        self.series: dict[Hashable, Series] = {}
 
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         key = "Stat", definition.name, self.identity(definition.attributes)
-        return self._series.get(key) or self._add(key, definition, definition.attributes)
+        return self.series.get(key) or self._add(key, definition, definition.attributes)
 
     def of_number(self, name: str, attributes: Mapping[str, Any], identity: Hashable) -> Series:
         """Return the series of a logged number; ``identity`` is that of the attributes of the call."""
         key = "number", name, identity
-        return self._series.get(key) or self._new_of_number(key, name, attributes)
-
-    def all(self) -> list[Series]:
-        """Return all series so far. Takes no lock."""
-        return list(self._series.values())
+        return self.series.get(key) or self._new_of_number(key, name, attributes)
 
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
         """Return a key that identifies the attributes of a series."""
@@ -85,7 +81,7 @@ class SeriesTable:
 
     def _add(self, key: Hashable, definition: monitel.StatDefinition, attributes: Mapping[str, Any]) -> Series:
         name = escape_surrogates(definition.name)
-        return self._series.setdefault(key, Series(name, definition, dict(attributes)))
+        return self.series.setdefault(key, Series(name, definition, dict(attributes)))
 
 
 def part_of_total(window_sum: float, *, monotonic: bool) -> float | None:
@@ -141,7 +137,7 @@ class Recorder:
     @property
     def series(self) -> list[Series]:
         """All series so far. Takes no lock."""
-        return self._table.all()
+        return [*self._table.series.copy().values()]
 
     def begin(self) -> None:
         """Make the box, before the first item. Another thread with its first item waits."""

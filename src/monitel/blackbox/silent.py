@@ -40,8 +40,7 @@ class _Record:
         identity = {"attributes": dict(attributes), "run": os.environ.get(_RUN_FOLDER, ""), "off": [*JOURNALS]}
         identity["store"] = store
         self._box = Box(None, settings.root, identity, box_bytes=settings.size)
-        self.table = SeriesTable()
-        self.recorder = Recorder(self._box, self.table)
+        self.recorder = Recorder(self._box, SeriesTable())
         self._handle = monitel.register_event_handler(self._take)
         window_sinks.add(self.recorder.window)
         self._box.start()
@@ -95,7 +94,7 @@ def release(owner: object) -> list[Series] | None:
     with _lock:
         if _record is None or owner not in _owners:
             return None
-        series = _record.table.all()
+        series = _record.recorder.series
         _owners.remove(owner)
         if not _owners:
             give_way()

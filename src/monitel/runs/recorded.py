@@ -49,10 +49,7 @@ class Recorded:
         recorder = silent.hold(self, attributes=attributes, store=str(ledger.store))
         if recorder is not None and not is_launcher(sys.orig_argv):
             ledger.draw(recorder)
-            ledger.start(
-                lambda: latest(recorder.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config),
-                recorder.stage_times,
-            )
+            ledger.start(lambda: latest(recorder), recorder.stage_times)
             silent.at_end.append(self._give_way)
         atexit.register(self._close_at_exit)  # after run.ended
         enter(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
@@ -19,7 +19,7 @@ from monitel.stats.window import OpenWindow
 from monitel.training.counters import before
 
 if TYPE_CHECKING:
-    from monitel.blackbox.recorder import Series
+    from monitel.blackbox.recorder import Recorder, Series
 
 _log = logging.getLogger("monitel")
 
@@ -162,22 +162,17 @@ class CurrentValues:
         return self._found or earlier
 
 
-def latest(
-    series: Sequence[Series],
-    opened: Iterable[tuple[Series, OpenWindow]],
-    numbers: Mapping[Series, tuple[int, int, Any]],
-    config: Mapping[str, Scalar],
-) -> RunValues:
+def latest(recorder: Recorder) -> RunValues:
     """Return the values of this process. It touches no file, takes no lock, and releases the GIL between slices.
 
     The totals of the series are without the open windows; the numbers are those of ``monitel.log()``.
     """
     values = [
         Value(each.name, scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)
-        for each, (_, time_ns, value) in numbers.items()
+        for each, (_, time_ns, value) in recorder.numbers.copy().items()
     ]
     pace = Pace()
-    for each, window in [*((each, each.latest) for each in series), *opened]:
+    for each, window in [*((each, each.latest) for each in recorder.series), *recorder.windows_so_far()]:
         pace.pause()
         values += [] if window is None else _of_stat(each, window)
     newest = {each.key: each for each in values}
@@ -187,7 +182,7 @@ def latest(
         for each, total, _ in monitel.counters()
         if each.name != _IN_LEDGER and math.isfinite(rest := total - earlier.get(each, 0))
     ]
-    return RunValues(config=config, values=(*newest.values(), *counters))
+    return RunValues(config=recorder.config, values=(*newest.values(), *counters))
 
 
 def _of_stat(series: Series, window: monitel.Window | OpenWindow) -> Iterator[Value]:

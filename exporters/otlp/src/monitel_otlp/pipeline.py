@@ -30,7 +30,7 @@ from monitel.process.worker import low_latency
 from monitel.run_events import leave, preempt, withdraw
 from monitel.runs.ended import store_end
 from monitel.runs.shares import print_last_line
-from monitel.runs.values import RunValues
+from monitel.runs.values import RunValues, latest
 from monitel.stats import window_sinks
 from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush
@@ -376,7 +376,7 @@ class Pipeline:
             self._run_ledger.finish(max(LEAST, _LEDGER * timeout))
         if engine is not None:
             left = max(LEAST, begin + _REPORTED * timeout - time.monotonic())
-            given = engine.series, self.account(), engine.left
+            given = engine.recorder.series, self.account(), engine.left
             self._report(*given, stored=engine.stored, timeout=left, cut_short=not in_time)
         for undo in self.at_end:  # the last one may be SIGTERM's, which does not return after a SIGTERM
             undo()
@@ -461,7 +461,7 @@ class Pipeline:
         """Return the last values; a forked child that makes steps gets its engine and its box here."""
         if self.engine is None and (engine := self._start_in_child()) is not None:
             engine.recorder.begin_to_count()
-        return None if self.engine is None else self.engine.latest()
+        return None if self.engine is None else latest(self.engine.recorder)
 
     def _queue_ranges(self) -> None:
         if self._spans is not None:

@@ -18,13 +18,11 @@ from typing import TYPE_CHECKING, Any
 from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
 from monitel.blackbox.record import READING, REJECTED, SIGNALS
-from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import give_way
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import Event, RLock
 from monitel.process.worker import yield_gil
 from monitel.run_events import end_if_due
-from monitel.runs.values import RunValues, latest
 from monitel.stats import before_flush, registry
 from monitel_otlp.config.settings import Settings, has_delta_temporality
 from monitel_otlp.export.application_thread import ApplicationThread
@@ -115,12 +113,12 @@ class Engine:
             disk_after_s=DISK_AFTER_S,
             mark=settings.mark,
         )
-        self._table = MetricSeries(series_limit, point_attributes)
-        self.recorder = ExportRecorder(self.box, self._table, ranges)
+        table = MetricSeries(series_limit, point_attributes)
+        self.recorder = ExportRecorder(self.box, table, ranges)
         if ledger is not None:
             ledger.draw(self.recorder)
         self._own = OwnMetrics(point_attributes, delta=delta, start_ns=now_ns)
-        self._readings = Readings(self._table, delta=delta, idle_interval=settings.idle_interval)
+        self._readings = Readings(table, delta=delta, idle_interval=settings.idle_interval)
         self._totals = Totals(self.recorder.definitions.__getitem__, self.mapping)
         self.box.journals["metrics"].fold = self._totals
         self._outboxes = outboxes(self.box.journals, encoded, self.mapping)
@@ -177,18 +175,9 @@ class Engine:
         return any(each.attempts for each in self._senders.values())
 
     @property
-    def series(self) -> list[Series]:
-        return self._table.all()
-
-    @property
     def stored(self) -> bool:
         """True if something is on disk, even if it is not an item."""
         return any(each.is_on_disk for each in self.box.journals.values())
-
-    def latest(self) -> RunValues:
-        """Return the last values of this process. It touches no file and takes no lock."""
-        recorder = self.recorder
-        return latest(self.series, recorder.windows_so_far(), recorder.numbers.copy(), recorder.config)
 
     def account(self) -> dict[str, Account]:
         journals = self.box.journals
@@ -401,7 +390,7 @@ class Engine:
 
     def _following_ns(self) -> int:
         """Return the earliest time of a point that follows those of this engine; 0 if it has none."""
-        windows = [series.latest.end_ns for series in self.series if series.latest is not None]
+        windows = [series.latest.end_ns for series in self.recorder.series if series.latest is not None]
         numbers = [time_ns for _, time_ns, _ in self.recorder.last_numbers()]  # on the disk, perhaps
         newest = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])
         return newest + MILLISECOND_NS if newest else 0

@@ -52,11 +52,11 @@ class MetricSeries(SeriesTable):
     def of_stat(self, definition: monitel.StatDefinition) -> Series:
         name, first = NAMES.of_stat(definition)
         key = name, self.identity(definition.attributes)
-        return self._series.get(key) or self._new(key, name, first, {**self.attributes, **definition.attributes})
+        return self.series.get(key) or self._new(key, name, first, {**self.attributes, **definition.attributes})
 
     def of_counter(self, counter: monitel.Counter) -> Series:
         key, name = ("counter", counter.name, self.identity(counter.attributes)), counter.name
-        found = self._series.get(key)
+        found = self.series.get(key)
         return found or self._named(key, "counter", name, counter.unit, counter.attributes, counter.description)
 
     def identity(self, attributes: Mapping[str, Any]) -> Hashable:
@@ -83,13 +83,13 @@ class MetricSeries(SeriesTable):
         """Add a series with a key; ``owner`` is the metric name, with the kind of its source unless that is a Stat."""
         name = owner if isinstance(owner, str) else definition.name
         with self._lock:
-            if key not in self._series and self._series_of_name[owner] >= self._limit:
+            if key not in self.series and self._series_of_name[owner] >= self._limit:
                 attributes = {**self.attributes, _OVERFLOW: True}
                 key = owner, typed_items(attributes)
                 self._overflowing.add(definition.name)
             # May destruct a Stat with the same key.
             created = Series(name, definition, plain_attributes(dict(attributes)))
-            series = self._series.setdefault(key, created)
+            series = self.series.setdefault(key, created)
             if series is created:
                 self._series_of_name[owner] += 1
         return series
