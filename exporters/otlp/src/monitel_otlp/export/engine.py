@@ -31,7 +31,7 @@ from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSer
 from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
-from monitel_otlp.metrics.points import MILLISECOND_NS, Points
+from monitel_otlp.metrics.points import MILLISECOND_NS, RisingSums
 from monitel_otlp.metrics.readings import (
     COALESCED,
     DISCARDED,
@@ -263,7 +263,7 @@ class Engine:
         windows = self.box.journals["metrics"].next
         return following, [(*each, windows) for each in self._readings.pending(time.time_ns())]
 
-    def _write_own(self, accounts: dict[str, Account], points: Points) -> None:
+    def _write_own(self, accounts: dict[str, Account], sums: RisingSums) -> None:
         recorder = self.recorder
         totals = {
             NONFINITE: recorder.nonfinite,
@@ -272,7 +272,7 @@ class Engine:
         }
         attempts = {signal: sender.seconds for signal, sender in self._senders.items()}
         spool_bytes = self.box.bytes_on_disk
-        self._own.write(points, self._read_ns, accounts, totals=totals, spool_bytes=spool_bytes, attempts=attempts)
+        self._own.write(sums, accounts, totals=totals, spool_bytes=spool_bytes, attempts=attempts)
 
     def _write_queue_size(self, metrics: Any) -> None:
         self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()), time.time_ns())

@@ -106,11 +106,11 @@ class Readings:
         self._now = lost, self._lasting(clock.monotonic_ns() - _LONG_NS), names
         return self._now != self._sent or clock.monotonic_ns() >= self._due_ns
 
-    def messages(self, now_ns: int, write_own: Callable[[Points], object]) -> Iterator[tuple[bytes, int, bool]]:
+    def messages(self, now_ns: int, write_own: Callable[[RisingSums], object]) -> Iterator[tuple[bytes, int, bool]]:
         """Read the process at a time that is at least a millisecond after the last one.
 
         It yields serialized ``ResourceMetrics`` without a resource, each with its number of points, and True if a
-        reading in it differs from that of the last round. ``write_own`` adds points to the first one.
+        reading in it differs from that of the last round. ``write_own`` writes into the first one.
         """
         self._sent, self._due_ns = self._now, clock.monotonic_ns() + self._idle_ns
         self._sums.unseen_ns, self._sums.now_ns = self._sums.now_ns, now_ns
@@ -127,9 +127,9 @@ class Readings:
         )
         return [(content, points) for content, points, _ in _encode(sums, written)]
 
-    def _read(self, write_own: Callable[[Points], object]) -> Iterator[bool]:
+    def _read(self, write_own: Callable[[RisingSums], object]) -> Iterator[bool]:
         """Write one reading after the other into the current message, and yield True for each that differs."""
-        write_own(self._sums.points)
+        write_own(self._sums)
         yield False
         activities = 0  # whose time has changed
         for (metric, attributes, key), total, start_ns in self._totals():
@@ -234,7 +234,6 @@ class OwnMetrics:
         self._own = attributes
         self._attributes = key_values(attributes)
         self._delta = delta
-        self._sums = RisingSums(delta=delta, sent={})
         self._start_ns = start_ns
         self._durations: dict[str, _Durations] = {}
 
@@ -247,17 +246,15 @@ class OwnMetrics:
 
     def write(
         self,
-        points: Points,
-        now_ns: int,
+        sums: RisingSums,
         accounts: Mapping[str, Account],
         *,
         totals: Mapping[Metric, int],
         spool_bytes: int,
         attempts: Mapping[str, deque[float]],
     ) -> None:
-        """Add the other metrics to the points of a message; the seconds of attempts are taken out of ``attempts``."""
-        sums = self._sums
-        sums.points, sums.unseen_ns, sums.now_ns = points, sums.now_ns, now_ns
+        """Write the other metrics into a reading; the seconds of attempts are taken out of ``attempts``."""
+        points, now_ns = sums.points, sums.now_ns
         rising: list[tuple[Metric, dict[str, str], int]] = [
             (metric, {}, total) for metric, total in totals.items() if total or metric in _WITH_ZERO
         ]
