@@ -10,8 +10,23 @@ from tqdm import tqdm
 
 class Printed(NamedTuple):
     status: int
-    output: str
-    errors: str
+    stdout: str
+    stderr: str
+
+    @property
+    def last(self) -> str:
+        return self.stdout.splitlines()[-1]
+
+    def sections(self) -> dict[str, dict[str, str]]:
+        """Return the rows of each section of a report."""
+        found: dict[str, dict[str, str]] = {}
+        for line in self.stdout.splitlines():
+            if not line.startswith(" "):
+                rows = found.setdefault(line, {})
+                continue
+            name, value = line[2:20].strip(), line[21:]
+            rows[name] = f"{rows[name]}\n{value}" if name in rows else value
+        return found
 
 
 def command(*arguments: object) -> Printed:

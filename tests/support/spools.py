@@ -73,8 +73,8 @@ def parse(printed: str) -> Content:
 def cat(folder: str | PathLike[str]) -> Content:
     """Return the requests in the spools below a folder; ``cat`` must read everything."""
     printed = command("cat", folder)
-    assert (0, "") == (printed.status, printed.errors)
-    return parse(printed.output)
+    assert (0, "") == (printed.status, printed.stderr)
+    return parse(printed.stdout)
 
 
 def files(folder: str | PathLike[str]) -> list[Path]:

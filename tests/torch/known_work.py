@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from tests.support.checks import ledger
 
 import monitel
 
@@ -139,13 +140,6 @@ def sgd(kind: Any = torch.optim.SGD) -> Any:
 
 def total(name: str) -> float:
     return monitel.counter(f"training.{name}").total
-
-
-def ledger() -> monitel.Ledger:
-    book = monitel.ledger()
-    assert book is not None
-    assert book.elapsed_ns == sum(book.activities.values())
-    return book
 
 
 def activity() -> str:

@@ -118,13 +118,13 @@ class Console:
         """Return what a command prints, which must have this status; it runs in this process."""
         with patch.dict(os.environ, env or {}):
             printed = command(*arguments)
-        assert status == printed.status, printed.errors
-        assert "Traceback" not in printed.errors
+        assert status == printed.status, printed.stderr
+        assert "Traceback" not in printed.stderr
         return printed
 
     def json(self, *arguments: object) -> Any:
         """Return what a command prints with ``--json``, which must be JSON by the standard."""
-        return json.loads(self(*arguments, "--json").output, parse_constant=pytest.fail)
+        return json.loads(self(*arguments, "--json").stdout, parse_constant=pytest.fail)
 
     def compare(self, *names: str, spool_dir: str = "spool") -> list[dict[str, Any]]:
         """Return the runs of ``monitel compare``, each with its values by name."""
@@ -132,7 +132,7 @@ class Console:
         return [{**each, "values": {value["name"]: value["value"] for value in each["values"]}} for each in runs]
 
     def top(self, *arguments: object, env: Mapping[str, str] | None = None) -> str:
-        return self("top", "--once", "--interval", "0.1", *arguments, env=env).output
+        return self("top", "--once", "--interval", "0.1", *arguments, env=env).stdout
 
     def rows(self, *arguments: object) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = self.json("top", "--once", "--interval", "0.1", *arguments)

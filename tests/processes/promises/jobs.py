@@ -69,7 +69,7 @@ def running(url: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
 def replay(url: str, folder: str = "spool") -> Printed:
     """Deliver everything that dead processes have left; nothing may remain."""
     printed = command("replay", folder, "--endpoint", url)
-    assert 0 == printed.status, printed.errors
+    assert 0 == printed.status, printed.stderr
     assert [] == [each for each in Path(os.environ["MONITEL_BLACK_BOX_DIR"]).iterdir() if each.is_dir()]
     return printed
 

@@ -102,10 +102,10 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: R
     began = time.time()
     with holding(100, 10, 0.04) as (process, printed, reached):
         kept = wait_for_ledger(console, reached + 0.1)
-        assert "state       running; its last heartbeat was" in console("ledger", "--spool-dir", "spool").output
+        assert "state       running; its last heartbeat was" in console("ledger", "--spool-dir", "spool").stdout
         process.send_signal(signal.SIGKILL)
         finish(process)
-    assert " killed " in console("runs", "--spool-dir", "spool").output
+    assert " killed " in console("runs", "--spool-dir", "spool").stdout
     before = run_of(console, "run-7")
     assert {"startup", "step", "data"} == before["activities"].keys()
     assert {"state": "killed", "steps": 10, "last_step": 109}.items() <= before.items()
@@ -125,7 +125,7 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: R
     assert activities["repeated"] == pytest.approx(made - activities["step"], abs=0.3)
     assert 0 < activities["down"] < whole - run["activities"]["step"]
     assert whole - 30 < run["duration_seconds"] < whole + 0.1
-    text = console("ledger", "run-7", "--spool-dir", "spool").output
+    text = console("ledger", "run-7", "--spool-dir", "spool").stdout
     assert re.search(r"^run +run-7\nstarted +.*\nstate +completed at .* ago\n", text)
     assert re.search(r"\nattempts +2, with .* down and .* repeated\n", text)
     table = rows(text)
@@ -151,7 +151,7 @@ def test_end_is_stored_and_printed_however_the_process_ends(
     """Rank zero prints its ledger last, on one line, with the shares that the command shows; ``shutdown`` is in it."""
     ended = run(write_script(tmp_path, JOB + f"{end}\n"), 0, 5, 0.1, 0.5, env=RUN, returncode=status)
     (line,) = [each for each in ended.stderr.splitlines() if each.startswith("monitel ledger: ")]
-    text = console("ledger", "--spool-dir", "spool").output
+    text = console("ledger", "--spool-dir", "spool").stdout
     assert f"\nstate       {'failed' if status > 0 else 'preempted'} at " in text
     assert {"startup", "data", "step", "shutdown"} == run_of(console, "run-7")["activities"].keys()
     shares = {name: int(percent) for name, percent in re.findall(r"[(,] ?(\S+) (\d+) %", line)}
@@ -179,7 +179,7 @@ def test_share_of_each_step_that_waits_is_that_of_all_attempts(train: Run, conso
     """A wait for other ranks is part of ``step``. Attempts and pipelines of one process are added up."""
     train(STAGES, 1, 10, 70, 20, env=RUN)
     train(STAGES + STAGES, 2, 5, 15, 30, env=RUN)
-    text = console("ledger", "--spool-dir", "spool").output
+    text = console("ledger", "--spool-dir", "spool").stdout
     assert text.endswith("\nof each step: 40 % waiting for other ranks, 10 % waiting for data\n"), text
     stored = console.json("ledger", "--spool-dir", "spool")
     assert {"other_ranks": 0.4, "data": 0.1} == pytest.approx(stored["waiting"])
@@ -207,7 +207,7 @@ def test_only_rank_zero_of_a_training_has_a_ledger(
     """Other processes store none and print none; without a ledger the command fails and says what would write one."""
     ended = train("monitel_otlp.configure(spool_dir='spool')\n" + script, env=env)
     assert "monitel ledger:" not in ended.stderr
-    errors = console("ledger", "--spool-dir", "spool", status=1).errors
+    errors = console("ledger", "--spool-dir", "spool", status=1).stderr
     assert "monitel: there is no ledger of a run below 'spool': rank zero of a job" in errors
 
 
@@ -220,12 +220,12 @@ def test_only_processes_with_one_run_id_are_joined(train: Run, console: Console)
     again = [torchrun | {"TORCHELASTIC_ERROR_FILE": f"/logs/none_x/attempt_{each}/0/error.json"} for each in range(2)]
     for number, env in enumerate((RUN, {}, *again, RUN)):
         train(QUICK, number, env=env)
-    errors = console("ledger", "run-8", "--spool-dir", "spool", status=1).errors
+    errors = console("ledger", "run-8", "--spool-dir", "spool", status=1).stderr
     assert "there is no run 'run-8'; the runs below 'spool' are\n" in errors
     listed = errors.splitlines()[1:]
     assert 3 == len(listed)
     assert "  run-7" == listed[0]
-    assert "\nattempts    2, with" in console("ledger", "run-7", "--spool-dir", "spool").output
+    assert "\nattempts    2, with" in console("ledger", "run-7", "--spool-dir", "spool").stdout
 
 
 def test_start_that_fails_is_down(train: Run, console: Console) -> None:
@@ -285,7 +285,7 @@ def test_pool_that_trains_ends_well(console: Console) -> None:
     assert re.search(" verdict (healthy|unknown): ", summary), summary
     assert "died" not in summary
     assert "completed" == console.json("ledger", "run-7", "--spool-dir", "spool")["state"]
-    assert "nothing is known from 'spool'" in console("autopsy", "spool", status=1).errors
+    assert "nothing is known from 'spool'" in console("autopsy", "spool", status=1).stderr
 
 
 def test_living_attempt_keeps_the_ledger(console: Console) -> None:
@@ -313,8 +313,8 @@ def test_damaged_ledger_is_reported_and_the_others_are_shown(train: Run, console
     train(QUICK, env=environment("run-8"))
     path.write_bytes(path.read_bytes()[:-20])
     printed = console("ledger", "--spool-dir", "spool", status=1)
-    assert printed.output.startswith("run         run-8\n")
-    assert f"monitel: the ledger in '{path.parent}' is damaged\n" == printed.errors
+    assert printed.stdout.startswith("run         run-8\n")
+    assert f"monitel: the ledger in '{path.parent}' is damaged\n" == printed.stderr
     ended = train(QUICK, env=RUN)
     assert 1 == ended.stderr.count("the ledger of the run starts anew")
     assert 1 == run_of(console, "run-7")["attempts"]
@@ -522,5 +522,5 @@ def test_run_is_named_by_its_id(console: Console) -> None:
 
 def test_wrong_numbers_of_runs_are_refused(console: Console) -> None:
     """Two to sixteen runs can be compared."""
-    assert "at least two runs to compare, got one" in console("compare", "run-7", status=1).errors
-    assert "at most 16 runs to compare, got 17" in console("compare", *["run-7"] * 17, status=1).errors
+    assert "at least two runs to compare, got one" in console("compare", "run-7", status=1).stderr
+    assert "at most 16 runs to compare, got 17" in console("compare", *["run-7"] * 17, status=1).stderr

@@ -52,7 +52,7 @@ def test_top_shows_the_number_that_is_asked_for(job: Job) -> None:
     (usual,) = [row for row in top() if row["pid"] == job.pid]
     assert ("train.loss", 0.5) == (usual["value_name"], usual["value"])
     assert ("norm", None) == tuple(job.row("norm")[name] for name in ("value_name", "value"))
-    table = command("top", job.pid, "--once", "--show", "rate").output
+    table = command("top", job.pid, "--once", "--show", "rate").stdout
     assert "0.25" in table
 
 
@@ -146,7 +146,7 @@ def test_process_without_a_record_has_no_row() -> None:
         for job in (idle, without):
             printed = command("autopsy", job.pid)
             assert 1 == printed.status
-            assert str(job.pid) in printed.errors
+            assert str(job.pid) in printed.stderr
 
 
 TENSORBOARD = """\

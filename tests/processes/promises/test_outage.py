@@ -79,7 +79,7 @@ def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     assert ([*range(1, 101)], [*range(100)]) == (left.values("loss.count"), left.values("loss.mean"))
     assert RANGES == [each.name for each in left.spans]
     replayed = command("replay", folder, "--endpoint", receiver.url)
-    assert (0, "delivered 300 items from 1 spool") == (replayed.status, replayed.output.splitlines()[-1])
+    assert (0, "delivered 300 items from 1 spool") == (replayed.status, replayed.stdout.splitlines()[-1])
     assert EVENTS == receiver.record_names()
     assert ([*range(1, 101)], 4950) == (receiver.values("loss.count"), receiver.values("loss.sum")[-1])
     assert RANGES == [each.name for each in receiver.spans()]

@@ -210,7 +210,7 @@ sys.stdin.readline()
     options = ["-m", "monitel", "run", "--endpoint", receiver.url, "--"]
     with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
         assert "died" == read_line(process)
-        assert "collected" not in command("replay", "--endpoint", receiver.url).output
+        assert "collected" not in command("replay", "--endpoint", receiver.url).stdout
         assert 0 == finish(process, "\n").status
     assert 1 == len(receiver.records("process.died"))
     assert [1] == receiver.numbers("left")
@@ -303,7 +303,7 @@ def left(own_boxes: Path) -> Path:
 
 def spooled(folder: str) -> tuple[list[int], list[int], int]:
     """Return the numbers of the events, the values of the count, and the number of deaths that ``cat`` prints."""
-    content = parse(command("cat", folder).output)
+    content = parse(command("cat", folder).stdout)
     left = [each.attributes["number"] for each in content.records if each.name == "left"]
     return left, [*map(int, content.values("loss.count"))], content.names.count("process.died")
 

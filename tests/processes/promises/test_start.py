@@ -53,7 +53,7 @@ def folders_of_runs() -> list[Path]:
 
 
 def stored_runs() -> list[dict[str, Any]]:
-    runs: list[dict[str, Any]] = json.loads(command("runs", "--json").output)["runs"]
+    runs: list[dict[str, Any]] = json.loads(command("runs", "--json").stdout)["runs"]
     return runs
 
 
@@ -121,7 +121,7 @@ def test_report_of_a_killed_run(train: Run, before: str) -> None:
     wait = "while not os.path.exists(run.folder / 'curves.json'): time.sleep(0.01)\ntime.sleep(1.5)\n"
     train(before + TRAIN + wait + "os.kill(os.getpid(), signal.SIGKILL)", returncode=-signal.SIGKILL)
     printed = command("report")
-    assert (0, f"{folder() / 'report.html'}\n") == (printed.status, printed.output)
+    assert (0, f"{folder() / 'report.html'}\n") == (printed.status, printed.stdout)
     assert "<h1>my run</h1>" in report()
     assert all(each in report() for each in ("died of an unknown cause at step 30", "&lt;module&gt;", "0.0333"))
 
@@ -168,15 +168,15 @@ def test_ranks_share_a_folder() -> None:
     assert "rank 1 killed by SIGKILL" in (shared / "report.html").read_text()
     assert 1 == len([each for each in shared.iterdir() if "tfevents" in each.name and "config" not in each.name])
     again = command("report", shared.name, "--output", "again.html")
-    assert (0, "again.html\n") == (again.status, again.output)
+    assert (0, "again.html\n") == (again.status, again.stdout)
     printed, refused = (command("report", "my run", "--output", "-", *more) for more in ([], ["--json"]))
-    assert (0, True) == (printed.status, printed.output.startswith("<!doctype html>\n"))
-    assert (1, "", False) == (refused.status, refused.output, Path("-").exists())
+    assert (0, True) == (printed.status, printed.stdout.startswith("<!doctype html>\n"))
+    assert (1, "", False) == (refused.status, refused.stdout, Path("-").exists())
     assert "rank 1 killed by SIGKILL" in Path("again.html").read_text()
     Path("link").symlink_to("again.html")
     for place, words in (("link", "is not a file"), (".", "is not a file"), ("no/a.html", "cannot be written: ")):
         refused = command("report", "--output", place)
-        assert (1, True) == (refused.status, words in refused.errors), refused
+        assert (1, True) == (refused.status, words in refused.stderr), refused
     assert Path("link").is_symlink()
 
 
@@ -199,13 +199,13 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str, port:
 def test_runs_of_a_sweep_and_removed_folders_are_runs_of_their_own(train: Run) -> None:
     """A launcher's run id is that of the first run of a process; the link of a removed folder leads to no other run."""
     train(BEGIN + TRAIN + TRAIN.replace("31", "11"), env={"SLURM_JOB_ID": "17"})
-    runs = {each["run"]: each["steps"] for each in json.loads(command("runs", "--json").output)["runs"]}
+    runs = {each["run"]: each["steps"] for each in json.loads(command("runs", "--json").stdout)["runs"]}
     assert {"17": 30, "17-2": 10} == runs
     for each in folders_of_runs():
         shutil.rmtree(each)
     for run in ("18", "17"):
         train(BEGIN + TRAIN, env={"SLURM_JOB_ID": run})
-    runs = {each["run"]: each["attempts"] for each in json.loads(command("runs", "--json").output)["runs"]}
+    runs = {each["run"]: each["attempts"] for each in json.loads(command("runs", "--json").stdout)["runs"]}
     assert {"17": 1, "18": 1} == runs
 
 

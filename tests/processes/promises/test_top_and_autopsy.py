@@ -107,7 +107,7 @@ def test_wrong_arguments(console: Console) -> None:
     """The exit statuses are those of the documentation."""
     console("top", "--sort", "nothing", status=2)
     ended = console("top", status=1)
-    assert ended.errors.startswith(
+    assert ended.stderr.startswith(
         "monitel: monitel top needs a terminal as stdin, stdout and stderr, and not TERM=dumb: use monitel top --once"
     )
 
@@ -194,7 +194,7 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         assert ("alive", pid, None) == (found["state"], found["pid"], found["death"])
         check_numbers(found, job)
         assert found["stacks"].index("[MainThread]") < found["stacks"].index("in stuck_here")
-        text = console("autopsy").output
+        text = console("autopsy").stdout
         assert "state          alive\n" in text
         assert re.search(r"\nwaits          all_reduce for [0-9.]+ s\n", text)
         job.kill()
@@ -205,7 +205,7 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         check_numbers(found, job)
         for target in (box, own_boxes):
             assert [found["box"]] == [each["box"] for each in console.json("autopsy", target)["processes"]]
-        text = console("autopsy", pid).output
+        text = console("autopsy", pid).stdout
         assert text.startswith("1 process: 1 dead\n")
         assert "state dead: cause unknown, as after SIGKILL or by the OOM killer; last sign of" in " ".join(
             text.split()
@@ -216,7 +216,7 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         assert [] == [*own_boxes.iterdir()]
         spool = job.folder / "spool"
         for words, env in (([spool], {}), ([pid], {"MONITEL_SPOOL_DIR": str(spool)})):
-            text = console("autopsy", *words, env=env).output
+            text = console("autopsy", *words, env=env).stdout
             assert f"process {pid}, host " in text
             assert re.search(r"\nstep           49, set .* before the last sign of life", text)
             assert "process.died" in text
@@ -225,7 +225,7 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
 @pytest.mark.parametrize("command", [("top", "--once"), ("autopsy",)], ids=lambda command: command[0])
 def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console, command: tuple[str, ...]) -> None:
     """A sentence and the status 0 without a box; an unknown process or folder has the status 1, and a reason."""
-    assert console(*command).output.startswith("no black boxes of this user on this machine")
+    assert console(*command).stdout.startswith("no black boxes of this user on this machine")
     found = console.json(*command)
     assert [] == (found if isinstance(found, list) else found["processes"] + found["jobs"])
     for target, words in {
@@ -235,5 +235,5 @@ def test_nothing_there_and_unknown_targets(tmp_path: Path, console: Console, com
         f"{tmp_path}": "it holds no black box",
     }.items():
         ended = console(*command, target, status=1)
-        assert ("", True) == (ended.output, ended.errors.startswith("monitel: "))
-        assert words in " ".join(ended.errors.split())
+        assert ("", True) == (ended.stdout, ended.stderr.startswith("monitel: "))
+        assert words in " ".join(ended.stderr.split())

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed._functional_collectives as functional
+from tests.support.checks import ledger
 from tests.support.scripts import Run
-from tests.torch.known_work import Work, activity, captured, ledger, logged_cycles, noting, total
+from tests.torch.known_work import Work, activity, captured, logged_cycles, noting, total
 from torch import distributed
 
 import monitel

@@ -16,9 +16,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from tests.support.checks import wait_until
+from tests.support.checks import ledger, wait_until
 from tests.support.producers import run_together
-from tests.torch.known_work import activity, ledger
+from tests.torch.known_work import activity
 from torch.distributed import init_process_group  # imported before instrument()
 from torch.utils.data import DataLoader, IterableDataset
 

@@ -12,8 +12,9 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+from tests.support.checks import ledger
 from tests.support.producers import run_together
-from tests.torch.known_work import Work, ledger, sgd, total
+from tests.torch.known_work import Work, sgd, total
 from tests.torch.later_device import idle, later, on_later
 
 import monitel

@@ -12,9 +12,10 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
+from tests.support.checks import ledger
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
-from tests.torch.known_work import activity, ledger, total
+from tests.torch.known_work import activity, total
 from tests.torch.ranks.terminated_job import compare
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, COUNTING, ROWS, STEPS, TOKENS, TRAINERS, Truth

@@ -73,9 +73,9 @@ def test_views_agree_about_a_job(name: str, own_boxes: Path, monkeypatch: pytest
             for number_of_signal, ended in ((9, killed), (2, interrupted)):
                 deaths.add(int(record.owner.pid), End(signal=number_of_signal, time_ns=record.time_ns + number))
                 ended.append(process_of(record, alive=False, deaths=deaths))
-        rows = json.loads(command("top", own_boxes, "--once", "--json", "--interval", "0.1").output)
-        report = json.loads(command("autopsy", own_boxes, "--json").output)
-        text = command("autopsy", own_boxes).output
+        rows = json.loads(command("top", own_boxes, "--once", "--json", "--interval", "0.1").stdout)
+        report = json.loads(command("autopsy", own_boxes, "--json").stdout)
+        text = command("autopsy", own_boxes).stdout
     verdicts = [row["verdict"] for row in rows] + [job["verdict"] for job in report["jobs"]]
     assert {expected} == {tuple(each[key] for key in ("kind", "rank", "stage")) for each in verdicts}, verdicts
     if len(ranks) > 1:
@@ -108,7 +108,7 @@ def test_loss_of_a_running_job_is_part_of_its_verdict(own_boxes: Path, monkeypat
         found.log("train.loss", float("nan"))
         (found.path / "page").unlink()  # it has the step of this process
         found.box.snapshot()
-        (row,) = json.loads(command("top", own_boxes, "--once", "--json", "--interval", "0.1").output)
-        (job,) = json.loads(command("autopsy", own_boxes, "--json").output)["jobs"]
+        (row,) = json.loads(command("top", own_boxes, "--once", "--json", "--interval", "0.1").stdout)
+        (job,) = json.loads(command("autopsy", own_boxes, "--json").stdout)["jobs"]
     for verdict in (row["verdict"], job["verdict"]):
         assert verdict["text"].startswith("diverged: train.loss is nan; ")

@@ -5,30 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
-from tests.support.commands import command
-
-
-@dataclass(frozen=True)
-class Printed:
-    """The end of a command: its exit status, and its output; log lines are part of stderr."""
-
-    status: int
-    stdout: str
-    stderr: str
-
-    @property
-    def last(self) -> str:
-        return self.stdout.splitlines()[-1]
-
-    def sections(self) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        for line in self.stdout.splitlines():
-            if not line.startswith(" "):
-                rows = found.setdefault(line, {})
-                continue
-            name, value = line[2:20].strip(), line[21:]
-            rows[name] = f"{rows[name]}\n{value}" if name in rows else value
-        return found
+from tests.support.commands import Printed, command
 
 
 @dataclass(frozen=True)
@@ -46,8 +23,8 @@ class Program:
             patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
             patch.setattr(sys, "argv", ["monitel", *map(str, arguments)])  # its name is in the usage
             patch.setattr("monitel.process.failures._warned", set())  # as in a new process
-            found, output, errors = command(*arguments)
-        printed = Printed(found, output, errors + self.caplog.text)
+            printed = command(*arguments)
+        printed = printed._replace(stderr=printed.stderr + self.caplog.text)
         assert status == printed.status, printed
         assert "Traceback" not in printed.stdout + printed.stderr
         return printed

@@ -187,6 +187,6 @@ def test_commands_find_counters_without_a_rank(start: Start, own_boxes: Path, mo
     monkeypatch.setenv("RANK", "3")
     start(rank_attribute=True)
     monitel.counter("training.steps").add(7)
-    wait_until(lambda: "training.steps" in command("autopsy", own_boxes).output, "the counter in the box")
-    (process,) = json.loads(command("autopsy", "--json", own_boxes).output)["processes"]
+    wait_until(lambda: "training.steps" in command("autopsy", own_boxes).stdout, "the counter in the box")
+    (process,) = json.loads(command("autopsy", "--json", own_boxes).stdout)["processes"]
     assert {"name": "training.steps", "attributes": {}, "value": 7} in process["counters"]

@@ -28,8 +28,8 @@ def command(*arguments: object) -> Printed:
     """Run ``monitel`` with these arguments; it prints text, and never a traceback."""
     printed = run_command(*arguments)
     assert printed.status in {0, 1}, printed
-    assert "Traceback" not in printed.errors
-    assert all(each.isprintable() for each in (printed.output + printed.errors).replace("\n", ""))
+    assert "Traceback" not in printed.stderr
+    assert all(each.isprintable() for each in (printed.stdout + printed.stderr).replace("\n", ""))
     return printed
 
 
@@ -67,7 +67,7 @@ def remains(start: Start, own_boxes: Path, tmp_path: Path) -> Remains:
             for number in range(_EVENTS):
                 monitel.emit("left", number=number)
                 loss.add(1)
-            wait_until(lambda: "loss" in command("autopsy", own_boxes).output, "a record of the window")
+            wait_until(lambda: "loss" in command("autopsy", own_boxes).stdout, "a record of the window")
             box = files_of(own_boxes)
         pipeline.shutdown()
         _made.append(Remains(box, files_of(spool_dir)))
@@ -124,8 +124,8 @@ def test_records_of_others_are_left_alone(remains: Remains, own_boxes: Path, rec
     os.chown(record, 12345, 12345)
     for arguments in ((), (own_boxes,), (record,)) if box else ((own_boxes,),):
         printed = command("autopsy" if box else "cat", *arguments)
-        assert "left" not in printed.output, arguments
-        assert ("belongs to another user" if box else record.name) in printed.errors, arguments
+        assert "left" not in printed.stdout, arguments
+        assert ("belongs to another user" if box else record.name) in printed.stderr, arguments
         assert box or 1 == printed.status
         command("replay", *arguments, "--endpoint", receiver.url)
         assert ([], True) == (receiver.requests, record.exists()), arguments
@@ -160,7 +160,7 @@ def test_links_are_not_followed(remains: Remains, folder: Path, receiver: Receiv
         command("replay", folder, "--endpoint", receiver.url),
     ]
     assert [1, 1, 1] == [each.status for each in printed]
-    assert "number" not in printed[0].output + printed[1].output
+    assert "number" not in printed[0].stdout + printed[1].stdout
     assert [] == receiver.requests
     assert before == files_of(elsewhere)
 
@@ -200,7 +200,7 @@ def test_damaged_files_never_stop_a_reader(remains: Remains, tmp_path: Path, rec
                 command("ledger", "--spool-dir", folder)
             else:
                 shown = command("autopsy", folder, "--json") if box else command("cat", folder)
-                for text in [shown.output or "{}"] if box else shown.output.splitlines():
+                for text in [shown.stdout or "{}"] if box else shown.stdout.splitlines():
                     json.loads(text)
             replayed = command("replay", folder, "--endpoint", receiver.url)
             found = [record.attributes["number"] for record in receiver.records("left")]
@@ -214,7 +214,7 @@ def test_damaged_files_never_stop_a_reader(remains: Remains, tmp_path: Path, rec
             if not (box or arrived[-1]) and damaged:
                 assert 1 == replayed.status, (name, kind, replayed)
                 words = "cannot be used" if name.endswith("names") else "unreadable"
-                assert words in replayed.output, (name, kind, replayed)
+                assert words in replayed.stdout, (name, kind, replayed)
     assert {True, False} == {*arrived}
     assert not Path("exploded").exists()
 
@@ -230,8 +230,8 @@ def test_damaged_box_is_set_aside_and_reported_once(
         each.write_bytes(b"\1" * 100)
     if by == "command":
         first = command("replay", own_boxes, "--endpoint", receiver.url)
-        assert (1, 1) == (first.status, first.errors.count(f"{path.name}'"))
-        assert "set aside" in first.errors
+        assert (1, 1) == (first.status, first.stderr.count(f"{path.name}'"))
+        assert "set aside" in first.stderr
     else:
         pipeline = start()
         wait_until(lambda: any(path.name in each.getMessage() for each in caplog.records), "a warning")
@@ -241,6 +241,6 @@ def test_damaged_box_is_set_aside_and_reported_once(
     assert not path.exists()
     remains.write(own_boxes)
     second = command("replay", own_boxes, "--endpoint", receiver.url)
-    assert "set aside" not in second.errors
+    assert "set aside" not in second.stderr
     left = [*range(_EVENTS)] if by == "command" else [-1, *range(_EVENTS)]
     assert left == [record.attributes["number"] for record in receiver.records("left")]
