@@ -109,7 +109,10 @@ def log(values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, *
         ({'loss': 0.25, 'validation.accuracy': 0.9}, {'loss': 0.25})
     """
     if values is _NOTHING:
-        values, attributes = attributes, {name: each for name, each in attributes.items() if isinstance(each, str)}
+        values, attributes = attributes, {}
+        for name, each in values.items():
+            if type(each) is not float and issubclass(type(each), str):
+                attributes[name] = each
         if attributes:
             values = {name: each for name, each in values.items() if name not in attributes}
     if type(values) is not dict and not isinstance(values, Mapping):
@@ -144,7 +147,7 @@ def _flatten(values: Mapping[Any, Any], prefix: str, found: dict[str, Any], dept
         kind = type(value)
         if kind is float or (kind is int and fits_int64(value)):
             found[name] = value
-        elif issubclass(kind, Mapping) and depth < _DEEPEST:
+        elif issubclass(kind, Mapping) and depth < _DEEPEST:  # isinstance() raises if it is a proxy of what is gone
             plain = _flatten(value, name, found, depth + 1) and plain
         else:
             found[name] = value

@@ -42,7 +42,7 @@ def to_float(stat: object, value: object) -> float:  # noqa: ARG001  other hooks
     kind = type(value)  # not __class__, which a mock can set
     if issubclass(kind, float):
         return float.__float__(value)  # type: ignore[arg-type]  # mypy knows isinstance() only
-    if isinstance(value, (str, bytes)) or not (hasattr(kind, "__float__") or hasattr(kind, "__index__")):
+    if issubclass(kind, (str, bytes)) or not (hasattr(kind, "__float__") or hasattr(kind, "__index__")):
         raise TypeError(f"add() takes a real number, got {kind.__qualname__}: {value!r:.80}")
     try:
         return float(value)  # type: ignore[arg-type]  # has one of the methods that float() uses

@@ -123,8 +123,8 @@ class Tensors(Source):
 
     end = remove
 
-    def _to_float(self, stat: Stat, value: object) -> float | None:
-        if not isinstance(value, Tensor):
+    def _to_float(self, stat: Stat, value: Any) -> float | None:
+        if not _is_tensor(type(value)):
             return self._value_hook(stat, value)
         _refuse_dtensor("add()", value)
         staged = self._fetcher.queue_of(value)
@@ -141,7 +141,7 @@ class Tensors(Source):
         pending: dict[str, tuple[StagedNumbers, Tensor]] = {}
         for key, value in given.items():
             details[key] = value
-            if not isinstance(value, Tensor):
+            if not _is_tensor(type(value)):
                 continue
             try:
                 if value.numel() != 1:
@@ -157,6 +157,11 @@ class Tensors(Source):
                 left_out(key, value)
             del details[key]
         return details, partial(_hold, pending) if pending or waiting else log_event
+
+
+def _is_tensor(kind: type) -> bool:
+    """Return True for the type of tensors. isinstance() would raise for a weak proxy whose object is gone."""
+    return kind is Tensor or issubclass(kind, Tensor)
 
 
 def _hold(pending: dict[str, tuple[StagedNumbers, Tensor]], event: Event) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
+from weakref import proxy
 
 import pytest
 import torch
@@ -356,6 +357,16 @@ def test_tensors_that_are_not_a_number_are_refused_at_once(events: list[monitel.
     assert [{}, {}] == [event.data for event in events]
     left_out = {each.counter.name: each.total for each in monitel.counters()}
     assert (0, 3) == (left_out["training.tokens"], left_out["monitel.log.left_out"])
+
+
+def test_proxy_of_an_object_that_is_gone_is_not_a_tensor(events: list[monitel.Event]) -> None:
+    """``Stat.add()`` raises as for each object that is not a number, other calls leave it out."""
+    gone: Any = proxy(Mock())
+    with pytest.raises(TypeError, match=r"add\(\) takes a real number"):
+        monitel.stat("loss").add(gone)
+    monitel.emit("evaluated", loss=gone)
+    monitel.log(loss=gone)
+    assert [{}, {}] == [event.data for event in events]
 
 
 def test_tensor_of_the_cpu_is_its_item(events: list[monitel.Event]) -> None:

@@ -178,6 +178,7 @@ def test_proxy_of_an_object_that_is_gone_is_left_out(backend: Backend) -> None:
     gone: Any = proxy(Broken())
     with monitel_otel.install(tracer_provider=backend.tracer_provider), record_function("range", gone):
         monitel.log({"beside": 0.5, "value": gone})
+        monitel.log(beside=0.5, value=gone)
     assert 0.5 == backend.values()["beside"]
     assert ["range"] == [each.name for each in backend.spans()]
 
