@@ -14,6 +14,7 @@ from tests.unit.promises.reference_tables import code, table
 
 import monitel
 from monitel import COUNT, MAX, MEAN
+from monitel.testing import ManualClock
 
 SAME = "have the same metric name"
 
@@ -126,6 +127,18 @@ def test_metrics_of_a_stat_move_together(receiver: Receiver, start: Start, warne
     assert ([], []) == (receiver.points("loss.max"), receiver.points("loss.mean"))
     assert {"Stat 'loss'"} == {point.description for point in receiver.points("loss.stat.max")}
     assert 1 == len(warned(SAME))
+
+
+def test_number_and_stat_of_one_name_share_nothing(receiver: Receiver, start: Start, clock: ManualClock) -> None:
+    """Neither is in the count, the time or the unit of the other."""
+    with delivered_by(start()):
+        for number in range(3):
+            record_window("loss", [COUNT, MAX], 1, unit="s")
+            monitel.log({"loss": number})
+            clock.advance(1)
+    assert [0, 1, 2] == receiver.values("loss")
+    assert [1, 2, 3] == receiver.values("loss.count")
+    assert [{""}, {"s"}] == [{each.unit for each in receiver.points(name)} for name in ("loss", "loss.max")]
 
 
 def test_names_of_monitel_are_taken(receiver: Receiver, start: Start, warned: Warned) -> None:

@@ -42,7 +42,7 @@ class Described:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.key: Hashable = definition.metric, typed_items(definition.attributes)
+        self.key: Hashable = definition.kind, definition.metric, typed_items(definition.attributes)
         self.attributes: tuple[KeyValue, ...] = tuple(key_values(definition.attributes))
 
 
