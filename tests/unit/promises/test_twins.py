@@ -133,7 +133,7 @@ class Side:
         if planned == "raise":
             raise LookupError(event.window.name)
         which = "xy".index(event.window.name)
-        arguments = {"add": (which, [1.0], {}), "flush": (which,), "advance": (60,)}
+        arguments: dict[str, tuple[Any, ...]] = {"add": (which, [1.0], {}), "flush": (which,), "advance": (60,)}
         if planned:
             self.calls[planned](*arguments.get(planned, ()))
 
