@@ -61,7 +61,6 @@ class Run:
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.folder = name, path
         self._pid = os.getpid()
-        self._before = get_step()
         self._step: int | None = None  # the last one that log() has set
         #: A lower step of the last call: if a rising one follows, steps have begun again, and it is not a late number.
         self._again: float | None = None
@@ -82,6 +81,7 @@ class Run:
         self._keeper.start()
         atexit.register(self._print)  # after what the exporters do at the exit
         self._start_exporters()
+        self._before = get_step()  # a later run begins without a step
         self._torch = AfterImport("torch", self._instrument)
 
     def log(self, values: Mapping[Any, Any] = _NOTHING, /, *, step: float | None = None, **attributes: Any) -> None:

@@ -269,7 +269,7 @@ class RunLedger:
         now_ns = total_ns(STEP) - self._before.activities.get(STEP, 0)
         if first is not None and not self._begun:  # what a source has counted, it has counted from 1
             self._begun, self._marks = True, ((first, now_ns if self._marks else 0),)
-        earlier = self._marks[-1][0] if self._marks else self._before.step
+        earlier = self._marks[-1][0] if self._marks else None
         if step is not None and step != earlier:
             self._marks = ascending([*(mark for mark in self._marks if mark[0] < step), (step, now_ns)])
 

@@ -88,7 +88,6 @@ class Before(NamedTuple):
     time_ns: int = 0  # Unix; 0 for the first run of a process, which begins with the process
     activities: Mapping[str, int] = {}  # nanoseconds of each
     counters: Mapping[Counter, float] = {}  # the total of each
-    step: int | None = None
 
     @property
     def plain(self) -> tuple[int, list[PlainCounter]] | None:
@@ -127,7 +126,7 @@ def begin_run(run: str, *, goes_on: bool = False) -> None:
         return
     activities.begin_startup()
     book, totals = activities.ledger(), {each.counter: each.total for each in counters()}
-    _before = Before(time.time_ns(), {} if book is None else book.activities, totals, step.get_step())
+    _before = Before(time.time_ns(), {} if book is None else book.activities, totals)
     step.begin_again()
     continue_run(_NO_PAST)
     repeat(0)

@@ -76,7 +76,12 @@ def made_steps() -> int:
 
 
 def begin_again() -> None:
-    """Let the next :func:`set_step` give the first step, because another run of this process begins."""
+    """Forget the steps, because another run of this process begins."""
+    _forget_made()
+    _window.set_step(None)
+
+
+def _forget_made() -> None:
     global _first, _last, _made
     _first, _last, _made = None, None, 0
 
@@ -115,9 +120,9 @@ def _set_with(function: Callable[[int], object] | None) -> None:
 
 
 def _forget() -> None:
-    """Leave the steps of the parent to it, in a forked child."""
+    """Leave the steps of the parent to it, in a forked child, which goes on from its step."""
     global _watcher
-    begin_again()
+    _forget_made()
     _watcher = None
     _set_with(None)
 

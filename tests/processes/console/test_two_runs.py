@@ -38,7 +38,7 @@ with monitel.activity("init"):
     time.sleep(0.5)
 """
 SET = "monitel.set_step(step)"
-#: As instruments count steps: from 1 in each process.
+#: As instruments count steps: from 1 in each run.
 COUNT = 'step_module.advance((monitel.get_step() or 0) + 1); monitel.counter("training.steps").add()'
 COUNTED, BOTH, JOB = (
     JOB.replace("MAKE_STEP", each) for each in (COUNT, f'{SET}; monitel.counter("training.steps").add()', SET)
@@ -72,7 +72,7 @@ def check_time(run: dict[str, Any], began: float, ended: float) -> None:
 
 @pytest.mark.parametrize(
     ("job", "last", "end"),
-    [(JOB, 111, ".shutdown()"), (BOTH, 111, ".__exit__(None, None, None)"), (COUNTED, 42, ""), (JOB, 111, "")],
+    [(JOB, 111, ".shutdown()"), (BOTH, 111, ".__exit__(None, None, None)"), (COUNTED, 12, ""), (JOB, 111, "")],
     ids=["shutdown", "with, set and counted", "again, counted", "again"],
 )
 def test_run_that_has_ended_has_its_own_numbers(train: Run, console: Console, job: str, last: int, end: str) -> None:
@@ -132,7 +132,7 @@ def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed
         assert own.keys() == times.keys()
         assert times["data"] == pytest.approx(own["data"], abs=0.1)
         (row,) = console.rows(pid)
-        assert ("second", 42 if job is COUNTED else 111) == (row["service"], row["step"])
+        assert ("second", 12 if job is COUNTED else 111) == (row["service"], row["step"])
         seconds = sum(own.values())
         assert row["goodput"] >= 1 - own["data"] / seconds - 0.05
         console.until(lambda found: stored(found)["duration_seconds"] >= seconds, "runs", "--spool-dir", "spool")
