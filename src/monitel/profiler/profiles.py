@@ -491,6 +491,15 @@ def tensorboard_trace_handler(
         worker_name: Beginning of the file name, unique in a distributed job; by default ``<host>_<pid>``.
         use_gzip: Compress the files.
         use_python_export: Accepted without effect.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from monitel.profiler import profile, record_function, tensorboard_trace_handler
+        >>> with profile(on_trace_ready=tensorboard_trace_handler("traces", "rank-0")):
+        ...     with record_function("forward"):
+        ...         pass
+        >>> len(list(Path("traces").glob("rank-0.*.pt.trace.json")))
+        1
     """
 
     def handler(prof: _KinetoProfile) -> None:

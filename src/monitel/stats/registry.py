@@ -104,6 +104,14 @@ def flush() -> None:
 
     Before that, sources such as :func:`monitel.torch.instrument` log the events that they have queued. Every Stat is
     flushed, even if a handler raises; then the first exception is raised.
+
+    Example:
+        >>> import monitel
+        >>> monitel.stat("example.loss", ["mean"]).add(0.5)
+        >>> with monitel.testing.capture_events() as events:
+        ...     monitel.flush()
+        >>> events[0].data
+        {'example.loss.mean': 0.5}
     """
     taken = TakenWindows()
     call_each(call, (before_flush.run, taken.take, taken.fetch, taken.log))
