@@ -17,6 +17,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.support.validity.requests import assert_valid
 
+import monitel_otel
+from monitel_otel import Installation
+
 
 @dataclass
 class Backend:
@@ -31,6 +34,9 @@ class Backend:
         self.tracer_provider = TracerProvider(shutdown_on_exit=False)
         self.tracer_provider.add_span_processor(SimpleSpanProcessor(self.span_exporter))
         self._collected: list[tuple[str, Any]] = []
+
+    def install(self, **options: Any) -> Installation:
+        return monitel_otel.install(self.meter_provider, self.logger_provider, self.tracer_provider, **options)
 
     def collect(self) -> dict[str, Any]:
         data = self.reader.get_metrics_data()

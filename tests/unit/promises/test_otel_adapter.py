@@ -1,7 +1,6 @@
 """monitel_otel gives the application's own OpenTelemetry providers everything: instruments, log records and spans."""
 
 import datetime as dt
-import logging
 import math
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,8 +11,8 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
-from tests.support.checks import SetEnv
-from tests.support.producers import close_windows, record_window, repeating, run_together
+from tests.support.checks import SetEnv, Warned
+from tests.support.producers import close_windows, record_ranges, record_window, repeating, run_together
 from tests.unit.promises.providers import Backend, in_memory
 
 import monitel
@@ -37,7 +36,7 @@ def backend() -> Iterator[Backend]:
 
 @pytest.fixture
 def installed(backend: Backend) -> Iterator[Installation]:
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider, backend.tracer_provider) as installation:
+    with backend.install() as installation:
         yield installation
 
 
@@ -111,7 +110,7 @@ def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(ba
         for _ in range(300):
             record_window("loss", [COUNT, SUM], 2)
 
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+    with backend.install():
         work()  # the SDK begins a point after the time of the collection in which it is new
         with repeating(backend.collect):
             run_together(work, work, work)
@@ -132,8 +131,8 @@ def test_collection_closes_the_windows_that_are_over(backend: Backend, clock: Ma
 
 def test_collection_closes_windows_for_a_later_installation(backend: Backend, clock: ManualClock) -> None:
     """As of a notebook's cell that runs again; the SDK keeps the callbacks that it got first."""
-    monitel_otel.install(backend.meter_provider, backend.logger_provider)
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+    backend.install()
+    with backend.install():
         stat = Stat("loss", [SUM], 60.0)
         stat.add(1)
         clock.advance(60)
@@ -153,34 +152,28 @@ def test_value_that_a_backend_cannot_use_is_left_out_and_counted(backend: Backen
 
 
 @pytest.mark.usefixtures("installed")
-def test_gauge_that_misses_windows_is_warned_about_once(
-    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_gauge_that_misses_windows_is_warned_about_once(backend: Backend, clock: ManualClock, warned: Warned) -> None:
     """Two windows between two collections cost a gauge one of them; counts and sums lose nothing."""
     exact, lossy = Stat("exact", [COUNT, SUM], 60.0), Stat("lossy", [MEAN], 60.0)
     for _ in range(3):
         backend.collect()
         close_windows(exact, clock, [1.0], [2.0])
         close_windows(lossy, clock, [1.0], [2.0])
-    (warning,) = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert "'lossy'" in warning
-    assert "OTEL_METRIC_EXPORT_INTERVAL" in warning
+    assert 1 == len(warned()) == len(warned("'lossy'", "OTEL_METRIC_EXPORT_INTERVAL"))
 
 
-def test_two_sources_never_share_a_metric_name(
-    backend: Backend, clock: ManualClock, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_two_sources_never_share_a_metric_name(backend: Backend, clock: ManualClock, warned: Warned) -> None:
     """A name that OpenTelemetry refuses is changed, a name in use gets a number or its kind, and both are reported."""
     for name in ("loss", "Loss", "1 st"):
         monitel.counter(name, description="hits").add(4)
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+    with backend.install():
         monitel.log({"loss": 0.5})
         close_windows(Stat("step time", [COUNT], 60.0, description="of a step"), clock, [1.0])
         metrics = backend.collect()
     expected = {"loss": "hits", "loss_2": "hits (Counted as 'Loss')", "loss.number": "Logged as 'loss'"}
     expected |= {"step_time.count": "of a step (Stat 'step time')", "stat_1_st": "hits (Counted as '1 st')"}
     assert expected == {name: metrics[name].description for name in expected}
-    assert 2 == caplog.text.count("have the same metric name")
+    assert 2 == len(warned("have the same metric name"))
 
 
 def test_counters_steps_and_waits_are_observed(backend: Backend, clock: ManualClock) -> None:
@@ -189,7 +182,7 @@ def test_counters_steps_and_waits_are_observed(backend: Backend, clock: ManualCl
     samples.add(32)
     with monitel.WaitCounter("data.loading").guard():
         clock.advance(2.0)
-    with monitel_otel.install(backend.meter_provider, backend.logger_provider):
+    with backend.install():
         assert ("{sample}", "Sum", True) == shape(backend.collect()["training.samples"])
         assert [] == points(backend, "training.step")
         samples.add(28)
@@ -298,7 +291,7 @@ def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: Ma
 
     A name that UTF-8 cannot encode is escaped, or an exporter would lose all spans of its batch.
     """
-    with monitel_otel.install(tracer_provider=backend.tracer_provider, spans={"budget": 2, "steps": 2}):
+    with backend.install(spans={"budget": 2, "steps": 2}):
         for step in range(3):
             monitel.set_step(step)
             with record_function("step"):
@@ -330,18 +323,16 @@ def test_sampling_of_the_application_applies(backend: Backend) -> None:
 
 def test_adapter_writes_while_it_is_installed(backend: Backend) -> None:
     """Leaving the block closes windows; a later one continues the counts; a second one, as of a notebook, replaces."""
-    providers = backend.meter_provider, backend.logger_provider, backend.tracer_provider
     stat = Stat("loss", [COUNT], 60.0)
 
     def record(name: str) -> None:
         stat.add(1)
         monitel.emit(name)
-        with record_function(name):
-            pass
+        record_ranges(name)
 
     for number in (1, 2):
-        monitel_otel.install(*providers)
-        with monitel_otel.install(*providers) as installation:
+        backend.install()
+        with backend.install() as installation:
             record(f"in {number}")
         installation.uninstall()
         record("late")
@@ -351,18 +342,16 @@ def test_adapter_writes_while_it_is_installed(backend: Backend) -> None:
     assert (["in 1", "in 2"],) * 2 == names
 
 
-@pytest.mark.parametrize(("error", "status"), [(None, "completed"), (ValueError, "failed")])
-def test_last_exporter_ends_the_run(
-    backend: Backend, setenv: SetEnv, error: type[Exception] | None, status: str
-) -> None:
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_last_exporter_ends_the_run(backend: Backend, setenv: SetEnv, status: str) -> None:
     """With the status by the exception that leaves its block, which is not suppressed; once."""
     setenv(MONITEL_RUN_EVENTS="1")
     other = type(backend)()
-    first = monitel_otel.install(backend.meter_provider, backend.logger_provider)
-    with suppress(ValueError), monitel_otel.install(other.meter_provider, other.logger_provider) as second:
+    first = backend.install()
+    with suppress(ValueError), other.install() as second:
         first.uninstall()
-        if error is not None:
-            raise error
+        if status == "failed":
+            raise ValueError
     second.uninstall()
     assert ["run.started"] == [record.event_name for record in backend.records()]
     (ended,) = other.records()
@@ -377,7 +366,7 @@ def test_block_that_an_event_handler_ends_uninstalls(backend: Backend) -> None:
             raise LookupError
 
     stat, handle = Stat("loss", [COUNT], 60.0), monitel.register_event_handler(refuse)
-    with pytest.raises(LookupError), monitel_otel.install(backend.meter_provider, backend.logger_provider):
+    with pytest.raises(LookupError), backend.install():
         stat.add(1.0)
     monitel.unregister_event_handler(handle)
     monitel.emit("event")
@@ -387,7 +376,7 @@ def test_block_that_an_event_handler_ends_uninstalls(backend: Backend) -> None:
 def test_wrong_limit_is_an_error_that_installs_nothing(backend: Backend) -> None:
     for wrong in ({"budget": 0}, {"steps": -1}):
         with pytest.raises(ValueError, match=f"must be at least 1, got {next(iter(wrong.values()))}"):
-            monitel_otel.install(backend.meter_provider, backend.logger_provider, spans=wrong)
+            backend.install(spans=wrong)
     monitel.emit("event")
     assert [] == backend.records()
 

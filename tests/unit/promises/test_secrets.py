@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
-from tests.support.checks import SetEnv, wait_until
+from tests.support.commands import Printed
 from tests.support.hostile import Peer
 from tests.support.inbox import Answer
 from tests.support.pipelines import Start, emit
@@ -42,32 +42,43 @@ ADDRESSES = [
 ]
 
 
-class Channels:
-    """Everything that a program prints: logs of all levels and loggers, stdout and stderr."""
-
-    def __init__(self, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
-        self._caplog = caplog
-        self._capsys = capsys
-
-    def assert_unseen(self, *others: Any) -> None:
-        """Assert that no channel and none of the other objects shows a canary, and clear the channels."""
-        outputs = self._capsys.readouterr()
-        for canary in (LEFT, RIGHT):
-            assert_canary_unseen(canary, *self._caplog.records, outputs.out, outputs.err, *others)
-        self._caplog.clear()
+Unseen = Callable[..., None]  # type of the fixture ``unseen``
+Doctor = Callable[..., Printed]  # type of the fixture ``doctor``
 
 
 @pytest.fixture
-def channels(
+def unseen(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Channels:
-    """All output channels, with all loggers at DEBUG, http.client included."""
+) -> Unseen:
+    """Return a function that asserts that nothing which was printed shows a canary, and none of some objects.
+
+    That is the logs of all loggers at DEBUG, http.client included, stdout and stderr; each is searched once.
+    """
     caplog.set_level(logging.DEBUG)
     for name in list(logging.root.manager.loggerDict):
         caplog.set_level(logging.DEBUG, name)
     monkeypatch.setattr(http.client.HTTPConnection, "debuglevel", 1)
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
-    return Channels(caplog, capsys)
+
+    def unseen(*others: Any) -> None:
+        outputs = capsys.readouterr()
+        for canary in (LEFT, RIGHT):
+            assert_canary_unseen(canary, *caplog.records, outputs.out, outputs.err, *others)
+        caplog.clear()
+
+    return unseen
+
+
+@pytest.fixture
+def doctor(program: Program, unseen: Unseen) -> Doctor:
+    """Return a function that runs ``doctor`` for an endpoint of logs: it finds a problem, and shows no canary."""
+
+    def doctor(endpoint: str, **variables: str) -> Printed:
+        printed = program("doctor", env={"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": endpoint, **variables}, status=1)
+        unseen(printed.stdout, printed.stderr)
+        return printed
+
+    return doctor
 
 
 def files(*folders: Path) -> list[Path]:
@@ -78,7 +89,7 @@ def files(*folders: Path) -> list[Path]:
 
 
 def test_token_is_only_in_the_request(
-    receiver: Receiver, start: Start, channels: Channels, own_boxes: Path, tmp_path: Path
+    receiver: Receiver, start: Start, unseen: Unseen, own_boxes: Path, tmp_path: Path
 ) -> None:
     """Not in logs, stderr, the spool, rejected requests, the black box, or the repr and attributes of a pipeline."""
     pipeline = start(headers={"authorization": f"Bearer {LEFT}"}, run_events=True)
@@ -96,80 +107,52 @@ def test_token_is_only_in_the_request(
     pipeline.shutdown()
     assert f"Bearer {LEFT}" == receiver.of("logs")[0].headers["authorization"]
     assert [*tmp_path.rglob("rejected-*.log")]
-    channels.assert_unseen(*files(tmp_path), pipeline, vars(pipeline), pipeline.endpoints, pipeline.account())
+    unseen(*files(tmp_path), pipeline, vars(pipeline), pipeline.endpoints, pipeline.account())
     assert_canary_unseen(LEFT, *(request.body for request in receiver.requests))
 
 
-def test_password_of_an_address_is_not_shown(
-    receiver: Receiver, setenv: SetEnv, channels: Channels, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The password is sent. ``endpoints`` and warnings have scheme, host, port and path."""
-    url = receiver.url.replace("://", f"://{LEFT}:{RIGHT}@")
-    setenv(OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/v1/logs")
-    receiver.rule(lambda _request: Answer(401))
-    with monitel_otlp.configure(spool_dir="spool") as pipeline:
-        assert not emit(pipeline, "event", seconds=0.1)
-        wait_until(lambda: "401" in caplog.text)
-        assert {"logs": f"{receiver.url}/v1/logs"} == dict(pipeline.endpoints)
-        assert f"{receiver.url}/v1/logs" in caplog.text
-    assert receiver.of("logs")[0].headers["authorization"].startswith("Basic ")
-    channels.assert_unseen(pipeline)
-
-
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
-def test_no_address_shows_its_secret(program: Program, channels: Channels, protocol: str) -> None:
+def test_no_address_shows_its_secret(doctor: Doctor, unseen: Unseen, protocol: str) -> None:
     """Valid or malformed, as an argument or a variable: in errors, warnings, and the output of ``doctor``."""
     secrets = [f"{LEFT}{odd}{RIGHT}" for odd in ODD] + [f"1/{LEFT}", f"1#{LEFT}"]
     for template, secret in product(ADDRESSES, secrets if protocol == "http/protobuf" else secrets[::4]):
         url = template.format(secret)
         if "127.0.0.1:9" not in url or protocol == "http/protobuf":  # an attempt over gRPC takes long
-            env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
-            printed = program("doctor", env=env, status=1)
-            channels.assert_unseen(printed.stdout, printed.stderr)
+            doctor(url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
         try:
             monitel_otlp.configure(endpoint=url, protocol=protocol, run_events=False, spool_dir="spool").shutdown(0)
         except ValueError as error:
-            channels.assert_unseen(error)
-        channels.assert_unseen()
+            unseen(error)
+        unseen()
 
 
-def test_no_proxy_shows_its_secret(program: Program, channels: Channels) -> None:
+def test_no_proxy_shows_its_secret(doctor: Doctor) -> None:
     """Its address may be valid or malformed. A proxy that answers gets the credentials, and may repeat them."""
     for template, odd in product(ADDRESSES[:10], ODD[:6]):
-        env = {
-            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://192.0.2.1",
-            "HTTPS_PROXY": template.format(LEFT + odd + RIGHT),
-        }
-        printed = program("doctor", env=env, status=1)
-        channels.assert_unseen(printed.stdout, printed.stderr)
+        doctor("https://192.0.2.1", HTTPS_PROXY=template.format(LEFT + odd + RIGHT))
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         head = peer.read_request(connection)
         peer.send(connection, f"HTTP/1.1 407 {quote(head)}\r\nX: {quote(head)}\r\n\r\n".encode() + head)
 
     with Peer(behave) as peer:
-        proxy = peer.url.replace("://", f"://{LEFT}:{RIGHT}@")
-        env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "https://192.0.2.1", "HTTPS_PROXY": proxy}
-        printed = program("doctor", env=env, status=1)
+        doctor("https://192.0.2.1", HTTPS_PROXY=peer.url.replace("://", f"://{LEFT}:{RIGHT}@"))
         assert b"Proxy-Authorization: Basic" in peer.requests[0]
-    channels.assert_unseen(printed.stdout, printed.stderr)
 
 
-def test_no_header_shows_its_value(program: Program, channels: Channels) -> None:
+def test_no_header_shows_its_value(doctor: Doctor, unseen: Unseen) -> None:
     """Valid or malformed, an argument or a variable."""
     for odd in (*ODD, "=", ",", ";"):
         value = f"{LEFT}{odd}{RIGHT}"
         entries = ("authorization=Bearer {}", "a b={}", *(["{},a=b", "{}"] if odd != "=" else []))
         for text in (entry.format(value) for entry in entries):
-            env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": "http://127.0.0.1:9", "OTEL_EXPORTER_OTLP_HEADERS": text}
-            printed = program("doctor", env=env, status=1)
-            channels.assert_unseen(printed.stdout, printed.stderr)
+            doctor("http://127.0.0.1:9", OTEL_EXPORTER_OTLP_HEADERS=text)
         for name in ("authorization", "a b"):
             try:
                 monitel_otlp.configure(headers={name: value}, spool_dir="spool").shutdown(0)
             except ValueError as error:
-                channels.assert_unseen(error)
-            channels.assert_unseen()
+                unseen(error)
+            unseen()
 
 
 #: Answers that repeat the request.
@@ -186,7 +169,7 @@ ECHOES: dict[str, Callable[[str], str]] = {
 
 
 @pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES)
-def test_no_echo_of_a_backend_is_shown(program: Program, channels: Channels, echo: Callable[[str], str]) -> None:
+def test_no_echo_of_a_backend_is_shown(doctor: Doctor, echo: Callable[[str], str]) -> None:
     """The backend may repeat the request's head in any encoding, as a whole, or cut off inside a secret."""
     head = f"POST /v1/logs?api_key={LEFT}&b={RIGHT} authorization: Bearer {LEFT} cookie: a={RIGHT}; b=c"
     cut = [f"token {secret[:length]}" for secret in (LEFT, RIGHT) for length in (8, 12, 19)]
@@ -197,55 +180,46 @@ def test_no_echo_of_a_backend_is_shown(program: Program, channels: Channels, ech
         peer.send(connection, echo(text or received).encode("latin-1"))
 
     with Peer(behave) as peer:
-        url = peer.url.replace("://", f"://{LEFT}:{RIGHT}@")
-        env = {
-            "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"{url}/v1/logs?api_key={LEFT}&b={quote(RIGHT)}",
-            "OTEL_EXPORTER_OTLP_HEADERS": f"X-Token=Bearer {LEFT},Cookie={quote(f'a={RIGHT}; b=c')}",
-        }
+        url = peer.url.replace("://", f"://{LEFT}:{RIGHT}@") + f"/v1/logs?api_key={LEFT}&b={quote(RIGHT)}"
+        headers = f"X-Token=Bearer {LEFT},Cookie={quote(f'a={RIGHT}; b=c')}"
         for text in texts:  # noqa: B007  the backend reads it
-            printed = program("doctor", env=env, status=1)
-            channels.assert_unseen(printed.stdout, printed.stderr)
+            printed = doctor(url, OTEL_EXPORTER_OTLP_HEADERS=headers)
             assert "FAILED" in printed.sections()["logs"]["result"]
         assert LEFT.encode() in peer.requests[0]
 
 
-def test_no_echo_of_a_grpc_backend_is_shown(program: Program, channels: Channels, grpc_receiver: Any) -> None:
+def test_no_echo_of_a_grpc_backend_is_shown(doctor: Doctor, grpc_receiver: Any) -> None:
     """The details of a status may repeat the metadata."""
     import grpc
     from tests.support.grpc_receiver import GrpcAnswer
 
     url = grpc_receiver.url.replace("://", f"://user:{RIGHT}@")
-    env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
-    env["OTEL_EXPORTER_OTLP_HEADERS"] = f"tenant=Bearer {LEFT}"
+    variables = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_EXPORTER_OTLP_HEADERS": f"tenant=Bearer {LEFT}"}
     for code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INVALID_ARGUMENT):
         for details in echoes_of(f"authorization: Bearer {LEFT}, tenant: {RIGHT}"):
             grpc_receiver.answer("logs", GrpcAnswer(code=code, details=details))
-            printed = program("doctor", env=env, status=1)
-            assert f"FAILED: gRPC {code.name}" in printed.sections()["logs"]["result"]
-            channels.assert_unseen(printed.stdout, printed.stderr)
+            assert f"FAILED: gRPC {code.name}" in doctor(url, **variables).sections()["logs"]["result"]
     assert f"Bearer {LEFT}" == grpc_receiver.requests[0].headers["tenant"]
 
 
 def test_doctor_and_replay_print_names_of_headers_alone(
-    program: Program, receiver: Receiver, channels: Channels, start: Start
+    program: Program, receiver: Receiver, unseen: Unseen, start: Start
 ) -> None:
     """Headers are sent; one that is not NAME=VALUE is reported without its text."""
     pipeline = start(endpoint=None, spool_dir="runs")
     monitel.emit("event")
     pipeline.shutdown()
-    channels.assert_unseen()
-    for command in ("doctor", ["replay", "runs"]):
-        words = command if isinstance(command, list) else [command]
+    for words in (["doctor"], ["replay", "runs"]):
         env = {"OTEL_EXPORTER_OTLP_HEADERS": f"X-Tenant={LEFT},{RIGHT}"}
         printed = program(*words, "--endpoint", receiver.url, env=env)
-        assert ("x-tenant" in printed.stdout) == (command == "doctor")
+        assert ("x-tenant" in printed.stdout) == (words == ["doctor"])
         assert LEFT == receiver.requests[-1].headers["x-tenant"]
         assert "an entry is not NAME=VALUE" in printed.stdout + printed.stderr
-        channels.assert_unseen(printed.stdout, printed.stderr)
+        unseen(printed.stdout, printed.stderr)
 
 
 def test_command_and_exception_are_masked_in_the_events_of_the_run(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, channels: Channels
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch, unseen: Unseen
 ) -> None:
     """By names of options, in URLs, and by values of variables with such names."""
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--hf-token", LEFT, f"x{RIGHT}y", "--max-tokens", "5"])
@@ -259,4 +233,4 @@ def test_command_and_exception_are_masked_in_the_events_of_the_run(
     found = last_exception()
     assert found is not None
     assert ("OSError", "no such host: https://***@example.org") == found[:2]
-    channels.assert_unseen(found, *(request.body for request in receiver.requests))
+    unseen(found, *(request.body for request in receiver.requests))

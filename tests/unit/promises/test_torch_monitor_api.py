@@ -61,6 +61,7 @@ def test_wrong_arguments_of_a_stat_raise(make_stat: MakeStat, monitel: ModuleTyp
         (TypeError, "max_samples", "max_samples must", [1.0, "1", None, 2**63, -(2**63) - 1]),
         (TypeError, "aggregations", "aggregations must be", [monitel.SUM, "SUM", [4], ["x"], {monitel.SUM: 1}]),
         (TypeError, "name", "Stat name must be", [None, 1, "\ud800"]),
+        (TypeError, "unit", "unit must be", [None, 3, "\ud800"]),
         (ValueError, "window_size", "must be at least 1 ms", [dt.timedelta(microseconds=999), 0.0009, -1.0, math.nan]),
         (ValueError, "max_samples", "must be at least 1, got .*leave it out for no limit", [0, -1, -(2**63), False]),
     ]
