@@ -243,14 +243,14 @@ def phrase(processes: Sequence[Process], singular: str, plural: str) -> str:
 def replay_command(folder: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the command that delivers what is in a folder, with the endpoint: it may be pasted into another shell.
 
-    Without endpoints, or where one has a password, the user has to fill it in.
+    Without a valid endpoint, or where it has a password, the user has to fill it in.
     """
     from monitel.process.masking import mask_text  # late: it is rarely needed
 
     command, place = f"monitel replay {shlex.quote(folder)}", environment.get(f"{_OTLP}ENDPOINT", "").strip()
     if any(f"{_OTLP}{signal}_ENDPOINT" in environment for signal in ("METRICS", "LOGS", "TRACES")):
         return command  # one option is not enough
-    is_plain = place and mask_text(place, environment) == place
+    is_plain = place.startswith(("http://", "https://")) and mask_text(place, environment) == place
     return f"{command} --endpoint {shlex.quote(place) if is_plain else 'http://HOST:4318'}"
 
 

@@ -67,6 +67,7 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
         ({}, " --endpoint http://HOST:4318"),
         ({"ENDPOINT": "http://backend:4318/a&b"}, " --endpoint 'http://backend:4318/a&b'"),
         ({"ENDPOINT": "http://me:secret@backend"}, " --endpoint http://HOST:4318"),
+        ({"ENDPOINT": "me:secret@backend:4318"}, " --endpoint http://HOST:4318"),
         ({"ENDPOINT": "http://backend", "LOGS_ENDPOINT": "http://loki"}, ""),
     ],
 )
