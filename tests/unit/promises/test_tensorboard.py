@@ -89,7 +89,7 @@ def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
 
 
 def test_point_is_at_its_step_or_numbered(tmp_path: Path) -> None:
-    """Each tag counts from 0 until there is a training step. log() has exactly its step; a repetition is counted."""
+    """Each tag counts from 0 until there is a training step. log() has exactly its step; another number is counted."""
     with install(tmp_path) as installed:
         loss = monitel.Stat("loss", [monitel.SUM], 60.0)
         for value in range(3):
@@ -101,16 +101,17 @@ def test_point_is_at_its_step_or_numbered(tmp_path: Path) -> None:
             monitel.log({"acc": value / 8})
         for step in (20, 15, 15):
             monitel.log({"loss": step / 2, "val": {"loss": step}}, step=step, split="val")
-    assert (0, 4) == (installed.writer.dropped, installed.writer.replaced)
+        monitel.log({"loss": 8.0}, step=15, split="val")
+    assert (0, 3) == (installed.writer.dropped, installed.writer.replaced)
     found = read(tmp_path)
     assert [0, 1, 7] == [step for step, _ in found.pop("events/epoch")]
     assert {
         "loss/sum": [(0, 0), (1, 1), (7, 2)],
         "acc": [(0, 0.0), (1, 0.125), (7, 0.25)],
-        "loss{split=val}": [(20, 10.0), (15, 7.5), (15, 7.5)],
+        "loss{split=val}": [(20, 10.0), (15, 7.5), (15, 7.5), (15, 8.0)],
         "val.loss{split=val}": [(20, 20.0), (15, 15.0), (15, 15.0)],
     } == found
-    assert [(15, 7.5)] == shown(tmp_path)["."]["loss{split=val}"]
+    assert [(15, 8.0)] == shown(tmp_path)["."]["loss{split=val}"]
 
 
 def test_event_is_a_text_and_no_chart(tmp_path: Path) -> None:

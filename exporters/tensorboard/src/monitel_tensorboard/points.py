@@ -35,7 +35,7 @@ class Charts:
     def __init__(self, first_step: int) -> None:
         self.dropped = self.replaced = 0
         self._before = first_step - 1
-        self._charts: dict[str, tuple[type, int, float, float]] = {}  # kind, last and highest step, last time, by tag
+        self._charts: dict[str, tuple[Any, int, float, float]] = {}  # last value and step, highest step, last time
         self._latest: dict[Hashable, Any] = {}  # the last window of each Stat, and text of each event
         self._config: dict[str, str | bool | float] = {}
 
@@ -55,19 +55,20 @@ class Charts:
 
     def _place(self, point: Point) -> Point | None:
         new = type(point.value)
-        kind, last, highest, walltime = self._charts.get(point.tag, (new, self._before, -math.inf, -math.inf))
-        if kind is not new:
+        none = point.value, self._before, -math.inf, -math.inf
+        value, last, highest, walltime = self._charts.get(point.tag, none)
+        if (kind := type(value)) is not new:
             message = "%r has a %s, and is given a %s: dropped (further ones are only counted)"
             warn_once(logger, message, point.tag, kind.__name__, new.__name__)
             return None
         step = last + 1 if point.step is None else point.step
         if point.recorded and step < last and point.walltime < walltime:
             return None
-        if step <= highest and not (point.whole and step == last):
+        if step <= highest and not (step == last and (point.whole or point.value == value)):
             self.replaced += 1
             message = "%r has step %d after %d: TensorBoard hides points from it on (further ones are only counted)"
             warn_once(logger, message, point.tag, step, last)
-        self._charts[point.tag] = kind, step, max(step, highest), point.walltime
+        self._charts[point.tag] = point.value, step, max(step, highest), point.walltime
         return point._replace(step=step)
 
     def _points(self, recorded: Recorded) -> Iterator[Point | None]:
