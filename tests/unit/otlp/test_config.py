@@ -162,7 +162,7 @@ def test_warning_if_torch_reports_another_rank(
     for _ in range(3):
         assert pipeline.force_flush(DEADLINE)
     message = (
-        "torch.distributed reports rank 2 of 4, but the telemetry of this process has {}: call configure() after "
-        "init_process_group(), or start the ranks with torchrun"
+        "torch.distributed reports rank 2 of 4, but the telemetry of this process has {}: call configure() or start() "
+        "after init_process_group(), or start the ranks with torchrun"
     )
     assert [message.format(expected)] * (expected is not None) == warned(WARNING)

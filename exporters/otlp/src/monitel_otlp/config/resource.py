@@ -75,7 +75,7 @@ def check_rank(rank: object) -> None:
         warn_once(
             _log,
             "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "
-            "after init_process_group(), or start the ranks with torchrun",
+            "or start() after init_process_group(), or start the ranks with torchrun",
             *member,
             "no training.rank" if rank is None else f"training.rank={rank!s:.40}",
         )
