@@ -124,8 +124,9 @@ class OptimizerSteps(Source):
 class Steps(Source):
     """Counts training steps by the steps of optimizers, for each thread.
 
-    A step starts when an optimizer of the current step steps again, or a new one, unless a new one started it too. The
-    time between the steps of two runs, when a new optimizer appears, is not a duration.
+    An optimizer that has stepped in the current step starts the next one; others join the current step. An optimizer
+    that has never stepped joins only a step that such an optimizer has started; else it starts a step of another run,
+    so that the time since the step before is not a duration.
     """
 
     def __init__(self, options: Mapping[str, Any], fetcher: Fetcher, optimizers: OptimizerSteps) -> None:
@@ -148,7 +149,7 @@ class Steps(Source):
     def _start_empty(self) -> None:
         self._lock = RLock()
         self._thread = _Thread()
-        self._shared = _Turns()
+        self._shared = _CurrentStep()
         self._owner: Thread | None = None  # the first thread that has stepped
 
     def remove(self) -> None:
@@ -167,17 +168,18 @@ class Steps(Source):
     def _optimizer_stepped(self, optimizer: object, skipped: Skipped, now_ns: int) -> None:
         thread = self._thread
         with self._lock:
-            turns = thread.turns or self._first_turns()
-            other = id(optimizer) not in turns.stepped
+            current = thread.current or self._current_of_thread()
+            other = id(optimizer) not in current.stepped
             new = self._is_new(optimizer, other)
             other = other or new
-            if other and turns.stepped and (turns.is_first or not new):  # it joins the step
-                turns.stepped.add(id(optimizer))
+            if other and current.stepped and (current.by_new or not new):  # it joins the step
+                current.stepped.add(id(optimizer))
                 return
-            if other or len(turns.stepped) > 1:
-                turns.stepped = {id(optimizer)}
-            turns.is_first = new
-            since_ns, turns.since_ns = None if new else turns.since_ns, now_ns
+            if other or len(current.stepped) > 1:
+                current.stepped = {id(optimizer)}
+            current.by_new = new
+            since_ns = None if new else current.since_ns
+            current.since_ns = now_ns
             if since_ns is not None and ranges.active:  # before the step changes, so it has that of the ranges within
                 record_past("training.step", since_ns, now_ns, track=thread.track())
             step = (get_step() or 0) + 1
@@ -209,18 +211,18 @@ class Steps(Source):
             return other
         return True
 
-    def _first_turns(self) -> _Turns:
-        """Return the turns of this thread at its first step; threads of autograd share those of the trainer."""
+    def _current_of_thread(self) -> _CurrentStep:
+        """Return the current step of this thread, at its first one; threads of autograd share that of the trainer."""
         thread = current_thread()
-        turns = self._shared
+        current = self._shared
         self._thread.trains = not isinstance(thread, _DummyThread)
         if self._thread.trains:
             if self._owner is not None and self._owner.is_alive():
-                turns = _Turns()
+                current = _CurrentStep()
             else:
                 self._owner = thread
-        self._thread.turns = turns
-        return turns
+        self._thread.current = current
+        return current
 
 
 @own_add
@@ -238,19 +240,19 @@ class StepDuration(GuardedStat):
                 self.flushed()
 
 
-class _Turns:
+class _CurrentStep:
     """The current training step of a thread."""
 
-    __slots__ = ("is_first", "since_ns", "stepped")
+    __slots__ = ("by_new", "since_ns", "stepped")
 
     def __init__(self) -> None:
         self.stepped: set[int] = set()  # ids of the optimizers that have stepped in it
-        self.is_first = False  # whether an optimizer's first step started it
+        self.by_new = False  # whether an optimizer that had never stepped started it
         self.since_ns: int | None = None  # its start; None before the first one
 
 
 class _Thread(local):
-    turns: _Turns | None = None
+    current: _CurrentStep | None = None
     trains: bool = True  # whether Python has started it; autograd's threads have a training thread that waits for them
     _track: Track | None = None
 
