@@ -298,7 +298,7 @@ def test_run_has_the_documented_events(receiver: Receiver, start: Start) -> None
 
 def test_record_of_logging_is_exported(receiver: Receiver, start: Start, root: Any) -> None:
     """Scope, severity, text, source line, times, the resource; and type, message and traceback of an exception."""
-    with delivered_by(start(service_name="mine", logging_level="WARNING")):
+    with delivered_by(start(service_name="mine", logging_level="warning")):
         training.warning("loss is %s", float("nan"))
         try:
             raise FloatingPointError("overflow in step 7")

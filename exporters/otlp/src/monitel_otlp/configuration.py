@@ -47,7 +47,7 @@ DISTRIBUTIONS = ("percentiles", "histogram", "both")
 
 def _check_level(name: str, level: Any) -> None:
     try:
-        logging.Handler(level)
+        LogHandler(level)
     except (TypeError, ValueError) as error:  # a wrong type; an unknown name
         raise type(error)(f"{name} must be a level of logging such as 'INFO' or 20, got {level!r:.80}") from None
 

@@ -33,7 +33,7 @@ class LogHandler(logging.Handler):
     """
 
     def __init__(self, level: int | str) -> None:
-        super().__init__(level)
+        super().__init__(level.upper() if isinstance(level, str) else level)
         self._lowest = self.level
         self._over = False
         if logging.lastResort is not None:
