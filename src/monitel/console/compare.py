@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         description="Show outcome, time, steps, goodput, the last values and the configuration that differs of several "
         "runs, each in a column, with differences from the first one in percent. Nothing is changed.",
     )
-    text = "a training.run.id, or the start of a run without one, as monitel runs lists them; 2 to 16 runs"
+    text = "the ID, the name or the start of a run, as in monitel runs, or its folder; 2 to 16 runs"
     command.add_argument("runs", nargs="+", type=target, metavar="RUN", help=text)
     add_options(command, _run)
 

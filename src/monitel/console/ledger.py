@@ -23,7 +23,7 @@ _LONGEST_NAME, _BAR = 24, 40  # columns of the name of an activity, and of a bar
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command ``ledger`` to a parser."""
     command = commands.add_parser("ledger", help="show where the time of a run went, over all its attempts")
-    text = "the training.run.id of a run, or its start as monitel runs lists it; default: the latest run"
+    text = "the ID, the name or the start of a run, as in monitel runs, or its folder; default: the latest run"
     command.add_argument("name", nargs="?", type=target, metavar="RUN", help=text)
     add_options(command, _run)
 

@@ -144,7 +144,7 @@ def _run(arguments: argparse.Namespace) -> int:
     known = Runs.given(arguments)
     if arguments.name is None and not known.all:
         raise known.unknown("run")
-    run = known.all[-1] if arguments.name is None else known.find(arguments.name)
+    run = known.with_outcome(known.all[-1]) if arguments.name is None else known.find(arguments.name)
     title = name_of(run.store) or run.title or run.name
     if arguments.output == "-":
         if arguments.json:

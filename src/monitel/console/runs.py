@@ -171,12 +171,12 @@ class Runs:
     def find(self, name: str) -> Run:
         """Return the run that a user names by its id, its start or its folder, with its outcome.
 
-        A name that was given to :func:`monitel.start` is that of the latest such run.
+        A name that ``monitel runs`` shows, or that was given to :func:`monitel.start`, is that of the latest such run.
         """
         path = Path(name).resolve()
         found = [each for each in self.all if each.time.run == name or each.store in {path, Path(name)}][-1:]
         found = found or [each for each in self.all if each.name == name]
-        found = found or [each for each in self.all if name_of(each.store) == name][-1:]
+        found = found or [each for each in self.all if name in {each.store.name, name_of(each.store), each.title}][-1:]
         if not found:
             raise self.unknown(f"run {name!r}")
         if len(found) > 1:

@@ -192,6 +192,7 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str, port:
     ranks = [len([*each.glob("report-*.json")]) for each in shared]
     assert ([3] if run_id or port else [1, 1, 1]) == ranks
     assert all("<h1>my run</h1>" in each for each in pages)
+    assert all(command("ledger", each.name).status == 0 for each in shared if (each / "ledger.json").exists())
     assert 1 == sum("killed by SIGKILL at step 30" in each for each in pages)
     assert (len(shared) > 1) == any("ranks found here" in each for each in pages)
 

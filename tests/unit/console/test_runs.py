@@ -66,15 +66,16 @@ run\\x1b[2J  2026-01-02 03:03:56  preempted              9 s          3     -
 
 @pytest.mark.usefixtures("runs")
 def test_newest_run_is_first(program: Program) -> None:
-    """A run with random digits as its id has the name of its service; the start is a name in the other commands."""
+    """A run with random digits as its id has the name of its service. The other commands take it, and the start."""
     printed = program("runs", "--spool-dir", "runs").stdout.splitlines()
     (started,) = re.findall(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", printed[1])
     assert ROWS.replace("NOW                ", started).splitlines() == printed
     start = "2026-01-02 03:04:25"
-    compared = program("compare", UUID, start, "--spool-dir", "runs", env={"MONITEL_BLACK_BOX_DIR": "boxes"}).stdout
-    assert [["outcome", "killed", "or", "hung", "failed"]] == [
-        line.split() for line in compared.splitlines() if line.startswith("outcome")
-    ]
+    for name in (UUID, "llm-7b"):
+        compared = program("compare", name, start, "--spool-dir", "runs", env={"MONITEL_BLACK_BOX_DIR": "boxes"}).stdout
+        assert [["outcome", "killed", "or", "hung", "failed"]] == [
+            line.split() for line in compared.splitlines() if line.startswith("outcome")
+        ]
 
 
 @pytest.mark.usefixtures("runs")
@@ -90,6 +91,13 @@ def test_rows_fit_the_terminal(program: Program, columns: int) -> None:
     names = "".join(line for line in lines if line.startswith("a very") or "long name" in line)
     assert "a very long name " * (3 if columns else 9) in names
     assert columns == 0 or "a very long name " * 4 not in names
+
+
+@pytest.mark.usefixtures("runs")
+def test_report_has_the_fields_of_the_latest_run(program: Program) -> None:
+    (latest, *_) = json.loads(program("runs", "--spool-dir", "runs", "--json").stdout)["runs"]
+    reported = json.loads(program("report", "--spool-dir", "runs", "--json").stdout)
+    assert latest == {name: reported[name] for name in latest}
 
 
 @pytest.mark.usefixtures("runs")
