@@ -96,6 +96,7 @@ class Record:
     scope: str
     resource: dict[str, Any]
     severity_text: str
+    proto: Any
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,7 @@ class Span:
     scope: str
     resource: dict[str, Any]
     status: int
+    proto: Any
 
 
 class Inbox:
@@ -290,14 +292,15 @@ def records_of(message: Any) -> Iterator[Record]:
         times = record.time_unix_nano, record.observed_time_unix_nano
         content = record.severity_number, attributes_of(record.attributes), _value(record.body)
         ids = record.trace_id.hex(), record.span_id.hex()
-        yield Record(record.event_name, *times, *content, *ids, scope, resource, record.severity_text)
+        yield Record(record.event_name, *times, *content, *ids, scope, resource, record.severity_text, record)
 
 
 def spans_of(message: Any) -> Iterator[Span]:
     for scope, resource, span in _inside(message, "traces"):
         times, attributes = (span.start_time_unix_nano, span.end_time_unix_nano), attributes_of(span.attributes)
         ids = span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
-        yield Span(span.name, *times, attributes, *ids, span.kind, span.flags, scope, resource, span.status.code)
+        rest = span.kind, span.flags, scope, resource, span.status.code, span
+        yield Span(span.name, *times, attributes, *ids, *rest)
 
 
 def attributes_of(pairs: Iterable[Any]) -> dict[str, Any]:

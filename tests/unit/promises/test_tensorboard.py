@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
-from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer  # type: ignore[import-untyped]
 from tensorboard.util import tensor_util  # type: ignore[import-untyped]
 from tests.support.checks import wait_until
-from tests.support.producers import run_together
+from tests.support.producers import record_window, run_together
 from tests.unit.tensorboard.files import LEDGER, read, reader_of, shown
 
 import monitel
@@ -73,11 +72,9 @@ def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
 ) -> None:
     """The point that is shown has all samples of its step; points that replace earlier ones are counted."""
     with install(tmp_path) as installed:
-        loss = monitel.Stat("loss", [monitel.MEAN, monitel.COUNT, monitel.HISTOGRAM], 60.0)
         for value, step in enumerate([5, 5, 5, 5, 5, 5, 7, 15, 7, 8]):
             monitel.set_step(step)
-            loss.add(value)
-            loss.flush()
+            record_window("loss", [monitel.MEAN, monitel.COUNT, monitel.HISTOGRAM], value)
         assert installed.writer.flush(60)
         assert 2 * 7 == installed.writer.replaced  # two windows, each of six scalars and a distribution
     every = [*((5, each / 2) for each in range(6)), (7, 6.0), (15, 7.0), (7, 8.0), (8, 9.0)]
@@ -91,12 +88,10 @@ def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
 def test_point_is_at_its_step_or_numbered(tmp_path: Path) -> None:
     """Each tag counts from 0 until there is a training step. log() has exactly its step; another number is counted."""
     with install(tmp_path) as installed:
-        loss = monitel.Stat("loss", [monitel.SUM], 60.0)
         for value in range(3):
             if value == 2:
                 monitel.set_step(7)
-            loss.add(value)
-            loss.flush()
+            record_window("loss", [monitel.SUM], value)
             monitel.emit("epoch")
             monitel.log({"acc": value / 8})
         for step in (20, 15, 15):
@@ -192,22 +187,8 @@ def test_tag_has_one_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert 1 == caplog.text.count("'a' has a str, and is given a float: dropped (further ones are only counted)")
 
 
-def test_goodput_is_the_share_of_steps(tmp_path: Path) -> None:
-    with install(tmp_path):
-        for step in (5, 7):
-            monitel.set_step(step)
-        before: Any = monitel.ledger()
-    after: Any = monitel.ledger()
-    step, goodput = read(tmp_path, ledger=True)["training.goodput"][-1]
-    low, high = before.activities["step"] / after.elapsed_ns, after.activities["step"] / before.elapsed_ns
-    single = 1 + 1e-6  # TensorBoard stores numbers of 32 bits
-    assert (7, True) == (step, low / single <= float(goodput) <= high * single)
-
-
-@pytest.mark.parametrize(("variable", "size"), [("RANK", "WORLD_SIZE"), ("LOCAL_RANK", "WORLD_SIZE")])
-def test_each_rank_and_each_run_has_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, size: str
-) -> None:
+@pytest.mark.parametrize("variable", ["RANK", "LOCAL_RANK"])
+def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     """A writer of the same process may be there. A run that is resumed has the folder of the run."""
 
     def log(value: float) -> None:
@@ -218,11 +199,10 @@ def test_each_rank_and_each_run_has_a_folder(
     log(0)
     for attempt in (0, 10):
         for rank in (2, 0, 1):
-            monkeypatch.setenv(variable, str(rank))
-            monkeypatch.setenv(size, "3")
-            log(attempt + rank)
-    monkeypatch.delenv(variable)
-    monkeypatch.delenv(size)
+            with monkeypatch.context() as ranks:
+                ranks.setenv(variable, str(rank))
+                ranks.setenv("WORLD_SIZE", "3")
+                log(attempt + rank)
     (tmp_path / "run-4").mkdir()
     foreign = tmp_path / "run-4" / "events.out.tfevents.1700000000.another.1.0"
     foreign.touch()
@@ -234,8 +214,6 @@ def test_each_rank_and_each_run_has_a_folder(
     expected["."] += [(2, 0.5)]
     foreign.unlink()
     assert expected == {run: points["loss"] for run, points in shown(tmp_path).items()}
-    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path)).Reload()
-    assert expected == {run: [(each.step, each.value) for each in runs.Scalars(run, "loss")] for run in runs.Runs()}
 
 
 def test_run_without_a_folder_has_that_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,16 +273,14 @@ def test_writer_adds_scalars_and_texts_from_all_threads(tmp_path: Path) -> None:
 def test_torchs_handler_writes_through_our_writer(tmp_path: Path) -> None:
     """``TensorboardEventHandler`` calls ``add_scalar`` for each value of a Stat, without a step, as in torch."""
     with SummaryWriter(tmp_path) as writer, monitel.register_event_handler(monitel.TensorboardEventHandler(writer)):
-        loss = monitel.Stat("loss", [monitel.SUM, monitel.COUNT], 60.0)
         monitel.set_step(5)
-        loss.add(2.0)
-        loss.flush()
+        record_window("loss", [monitel.SUM, monitel.COUNT], 2.0)
         monitel.emit("ignored", number=1)
     assert {"loss.sum": [(0, 2.0)], "loss.count": [(0, 1.0)]} == read(tmp_path)
 
 
 def test_folder_that_cannot_be_made_loses_nothing_once_it_can(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One warning; the points wait. What is left at the end is counted, and the program is not disturbed."""
+    """One warning; the points wait, and the program is not disturbed."""
     obstacle = tmp_path / "runs"
     obstacle.touch()
     with install(obstacle / "first", flush_secs=0.01) as installed:
@@ -314,12 +290,7 @@ def test_folder_that_cannot_be_made_loses_nothing_once_it_can(tmp_path: Path, ca
         assert installed.writer.flush(60)
         assert 0 == installed.writer.dropped
     assert {"loss": [(1, 0.5)]} == read(obstacle / "first")
-    blocked = tmp_path / "file"
-    blocked.touch()
-    with install(blocked / "second") as installed:
-        monitel.log({"loss": 0.5}, step=1)
-    assert 1 == installed.writer.dropped
-    assert [1, 1] == [caplog.text.count(f"cannot write to {each}") for each in (obstacle / "first", blocked / "second")]
+    assert 1 == caplog.text.count(f"cannot write to {obstacle / 'first'}")
 
 
 def test_full_queue_drops_the_oldest_points_and_counts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

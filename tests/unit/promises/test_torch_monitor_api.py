@@ -82,19 +82,6 @@ def test_wrong_samples_raise_and_are_not_counted(make_stat: MakeStat) -> None:
     assert (0, 0) == (stat.count, stat.discarded)
 
 
-def test_timestamp_of_a_window_is_the_local_time_at_which_it_was_logged(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
-) -> None:
-    """Naive, as in torch."""
-    stat = make_stat()
-    stat.add(5)
-    clock.advance(61.5)
-    stat.add(4)
-    (event,) = events
-    assert (monitel.STAT_EVENT, monitel.Severity.INFO) == (event.name, event.severity)
-    assert dt.datetime.fromtimestamp(1_767_225_661.5) == event.timestamp  # noqa: DTZ006  local
-
-
 def test_stat_is_identified_by_itself(make_stat: MakeStat) -> None:
     stat = make_stat()
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):

@@ -1,6 +1,7 @@
 """Windows of Stats: each arrives at its time, with the numbers of its samples, and no sample is lost."""
 
 import asyncio
+import datetime as dt
 import gc
 import math
 import operator
@@ -47,6 +48,8 @@ def test_windows_end_at_multiples_of_their_size(make_stat: MakeStat, clock: Any,
     clock.advance(900)
     stat.add(2)
     assert ([(70, 120), (120, 180), (180, 240)], [2, 1, 1], 1) == (times(events), counts(events), stat.count)
+    local = dt.datetime.fromtimestamp(clock.time_ns() / 1e9)  # noqa: DTZ006  naive, as torch's
+    assert ("torch.monitor.Stat", local) == (events[-1].name, events[-1].timestamp), "when it was logged"
 
 
 def test_window_closes_on_time_without_samples(

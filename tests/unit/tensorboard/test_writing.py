@@ -135,6 +135,8 @@ def test_ledger_has_real_steps_and_its_seconds_only_rise(tmp_path: Path) -> None
         monitel.set_step(10)
         assert installed.writer.flush(60)
         monitel.set_step(4)
-    points = read(tmp_path, ledger=True)["training.time/step"]
-    assert [10, 4] == [step for step, _ in points]
+    found = read(tmp_path, ledger=True)
+    points, goodput = found["training.time/step"], found["training.goodput"]
+    assert [10, 4] == [step for step, _ in points] == [step for step, _ in goodput]
+    assert all(0 < float(share) < 1 for _, share in goodput)
     assert all(one <= two for (_, one), (_, two) in pairwise(points))  # type: ignore[operator]  # numbers
