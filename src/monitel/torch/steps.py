@@ -125,8 +125,8 @@ class Steps(Source):
     """Counts training steps by the steps of optimizers, for each thread.
 
     An optimizer that has stepped in the current step starts the next one; others join the current step. An optimizer
-    that has never stepped joins only a step that such an optimizer has started; else it starts a step of another run,
-    so that the time since the step before is not a duration.
+    that has never stepped joins only a step that such an optimizer has started, and of which one still exists; else it
+    starts a step of another run, so that the time since the step before is not a duration.
     """
 
     def __init__(self, options: Mapping[str, Any], fetcher: Fetcher, optimizers: OptimizerSteps) -> None:
@@ -170,9 +170,10 @@ class Steps(Source):
         with self._lock:
             current = thread.current or self._current_of_thread()
             other = id(optimizer) not in current.stepped
+            exists = not self._known.keys().isdisjoint(current.stepped)  # one of the current step
             new = self._is_new(optimizer, other)
             other = other or new
-            if other and current.stepped and (current.by_new or not new):  # it joins the step
+            if other and exists and (current.by_new or not new):  # it joins the step
                 current.stepped.add(id(optimizer))
                 return
             if other or len(current.stepped) > 1:

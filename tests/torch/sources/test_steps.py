@@ -75,7 +75,7 @@ def test_time_between_runs_is_not_a_duration(windows: Any, clock: ManualClock) -
 
 
 def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, clock: ManualClock) -> None:
-    """A wrapper, which is freed at once, as in a search that collects the garbage between its runs."""
+    """A wrapper, freed at once, as in a search that collects the garbage between its runs, two of them of one step."""
 
     class Wrapper:
         def step(self) -> None:
@@ -83,15 +83,15 @@ def test_optimizer_at_the_address_of_an_ended_run_is_a_new_one(windows: Any, clo
 
     inner, scaler = sgd(), torch.amp.GradScaler("cpu", enabled=False)
     end = windows()
-    for _ in range(2):
+    for steps in (3, 3, 1, 1):
         clock.advance(600)
         wrapper = Wrapper()
-        for _ in range(3):
+        for _ in range(steps):
             clock.advance(1)
             scaler.step(wrapper)
         del wrapper
     duration = end()["training.step.duration"]
-    assert (6, 4, 4.0) == (total("steps"), duration.count, duration.sum)
+    assert (8, 4, 4.0) == (total("steps"), duration.count, duration.sum)
 
 
 def test_counting_continues_from_the_step_of_the_loop(instrumented: None) -> None:
