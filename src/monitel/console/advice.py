@@ -20,6 +20,7 @@ _SAVE_LESS = "longer intervals, the local disk first, or torch.distributed.check
 _OVERDUE = "Look again in a minute: without a step until then it hangs. The stacks show what it does now:"
 _FEW = "It has made too few steps for a verdict: look again later."
 _SHORT = "Nothing needs to be done: it was too short for a verdict."
+_INCOMPLETE = "What is recorded shows no fault. The line above says what is missing for a verdict."
 _BY_KIND = {
     "failed": ("Read the exception below. If several ranks failed, the first one is usually the cause.", ""),
     "ended": ("Read the end of its output. This in front of the command records its exit status:", "monitel run --"),
@@ -72,8 +73,8 @@ def advice(job: Job, time: RunTime | None) -> tuple[str, str]:
         if remedy and overhead.percent >= _MUCH and overhead.time_ns >= _MUCH_NS:
             return f"The steps are fine, but {sentences(time)[0]}: {remedy}.", ""
     text, command = _BY_KIND[found.kind]
-    if found.kind == "unknown" and job.stepping and not job.measured:
-        text = _SHORT if job.over else _FEW
+    if found.kind == "unknown" and job.stepping:
+        text = _INCOMPLETE if job.measured else _SHORT if job.over else _FEW
     if command != _AUTOPSY:
         return text, command
     pids = [f" {each.pid}" for each in job.running if each.pid and each.rank == found.rank is not None]

@@ -376,3 +376,6 @@ def test_each_kind_of_verdict_has_advice_whose_command_exists() -> None:
     few = ended(made=5, step=5)
     assert "too short for a verdict" in advice(Job(JOB, None, (few,)), None)[0]
     assert "look again later" in advice(Job(JOB, None, (replace(few, state=State.ALIVE, status=""),)), None)[0]
+    ranks = Job(JOB, None, (ended(0, made=99), ended(1, made=99)))
+    assert "unknown" == ranks.verdict.kind
+    assert "line above says what is missing" in advice(ranks, None)[0]
