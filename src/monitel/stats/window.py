@@ -226,10 +226,8 @@ def encode(window: OpenWindow) -> bytes:
         return found
     counts = histogram.scale, histogram.zero_count, histogram.nonfinite
     parts = [found, _HISTOGRAM.pack(*counts, histogram.sum, histogram.min, histogram.max)]
-    for offset, side in (
-        (histogram.positive_offset, histogram.positive),
-        (histogram.negative_offset, histogram.negative),
-    ):
+    sides = (histogram.positive_offset, histogram.positive), (histogram.negative_offset, histogram.negative)
+    for offset, side in sides:
         parts += [_SIDE.pack(offset, len(side)), struct.pack(f"={len(side)}Q", *side)]
     return b"".join(parts)
 

@@ -127,9 +127,8 @@ class Instruments:
         self._meter.create_observable_counter(metric, [observe], unit, described)
 
     def _create_wait(self, key: str) -> None:
-        def read(field: str) -> float | None:
-            value: float | None = getattr(monitel.wait_counters().get(key), field, None)
-            return value
+        def read(field: str) -> Any:
+            return getattr(monitel.wait_counters().get(key), field, None)
 
         self._wait_keys.add(key)
         reads = *(partial(read, field) for field in ("total", "count", "active")), partial(self._take_longest, key)

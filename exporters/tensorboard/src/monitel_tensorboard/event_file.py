@@ -85,7 +85,7 @@ class EventFile:
         self.started = False
 
     def append(self, points: Sequence[Point]) -> None:
-        """After an error the file is unchanged or replaced; the points can be written again."""
+        """Append points. After an error the file is unchanged or replaced; the points can be written again."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         hyperparameters = [point for point in points if isinstance(point.value, dict)]
         if hyperparameters:
