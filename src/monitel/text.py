@@ -113,8 +113,8 @@ def pieces(text: str, columns: int) -> list[str]:
     return [*found, piece]
 
 
-def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
-    """Return the lines of a printable text, broken at spaces, and in long words unless they stay ``whole``.
+def wrapped(text: str, columns: int, *, widest: int = 0) -> list[str]:
+    """Return the lines of a printable text, broken at spaces, and in longer words that are wider than ``widest``.
 
     A command is not broken, so that it can be pasted: a longer line is wrapped by the terminal.
     """
@@ -123,7 +123,7 @@ def wrapped(text: str, columns: int, *, whole: bool = False) -> list[str]:
         if lines[-1] and columns_of(lines[-1]) + 1 + columns_of(word) <= columns:
             lines[-1] += f" {word}"
         else:
-            lines += [word] if whole or word.startswith("monitel ") else pieces(word, columns)
+            lines += [word] if word.startswith("monitel ") else pieces(word, max(columns, widest))
     return [line for line in lines if line]
 
 
@@ -150,12 +150,12 @@ def table(rows: Sequence[Sequence[str]], width: int, right: Collection[str]) -> 
         yield from wrapped(f"no room for {', '.join(missing)}: use a wider terminal, or `| cat`", width)
 
 
-def labelled(label: str, text: str, width: int, indent: int = _LABEL, *, whole: bool = False) -> Iterator[str]:
+def labelled(label: str, text: str, width: int, indent: int = _LABEL, *, widest: int = 0) -> Iterator[str]:
     """Yield the lines of a printable text behind a label. An empty text gives no line."""
     if text and columns_of(label) >= indent:
         yield label
         label = ""
-    for line in wrapped(text, width - indent, whole=whole):
+    for line in wrapped(text, width - indent, widest=widest - indent):
         yield f"{label:<{indent}}{line}".rstrip()
         label = ""
 

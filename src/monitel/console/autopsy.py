@@ -104,7 +104,7 @@ def process_lines(process: Process, screen: Screen, now_ns: int) -> Iterator[str
     """Yield the lines about one process, for a stream."""
     yield from wrapped(printable(_title(process)), screen.width)
     for label, text in _rows(process, now_ns):
-        yield from labelled(label, printable(text), screen.width)
+        yield from labelled(label, printable(text), screen.width, widest=screen.columns)
     for part in (_window_lines(process, screen), _event_lines(process, screen), stack_lines(process, screen)):
         if lines_of_part := [*part]:
             yield from ("", *lines_of_part)

@@ -24,7 +24,7 @@ from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
 from monitel.runs.stored import StoredError
-from monitel.text import Screen, counted, duration, labelled, named, near, printable, step_rate, wrapped
+from monitel.text import UNLIMITED, Screen, counted, duration, labelled, named, near, printable, step_rate, wrapped
 
 _START = "monitel run: "
 _INDENT = len("  exported  ")
@@ -114,7 +114,7 @@ def summary_lines(
     lines: list[str] = []
     for number, jobs in enumerate(shown[:_JOBS]):
         header = f"{'' if lines else _START}{_header(jobs)}"
-        lines += wrapped(printable(header), screen.width, whole=True)
+        lines += wrapped(printable(header), screen.width, widest=UNLIMITED)
         lines += [line for label, texts in _rows(jobs) for line in _lines(label, texts, screen)]
         if (place := pages.get(number)) is not None:
             lines += _lines("report", [near(place)], screen)
@@ -162,7 +162,7 @@ def write_pages(processes: Sequence[Process], command: Sequence[str], problems: 
 def _lines(label: str, texts: Sequence[str], screen: Screen) -> Iterator[str]:
     """Yield the lines of texts, which may be from outside, each on separate lines, beside a label."""
     for place, text in enumerate(texts[:_SHOWN]):
-        yield from labelled("" if place else f"  {label}", printable(text), screen.width, _INDENT, whole=True)
+        yield from labelled("" if place else f"  {label}", printable(text), screen.width, _INDENT, widest=UNLIMITED)
     if len(texts) > _SHOWN:
         yield from labelled("", f"and {len(texts) - _SHOWN:,} more", screen.width, _INDENT)
 

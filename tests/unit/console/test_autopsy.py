@@ -155,6 +155,13 @@ def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -
     assert expected in text(dead_process(**changes), Screen(400))
 
 
+def test_path_is_broken_only_where_the_screen_has_no_room() -> None:
+    """Users copy the path, from a pipe or from a wide terminal, though a text has at most 80 columns."""
+    path = f"/{'spool' * 20}"
+    screens = Screen(), Screen(columns=120), Screen(columns=100)
+    assert [True, True, False] == [path in text(dead_process(spool=path, stored=True), each) for each in screens]
+
+
 def test_long_lists_are_cut_off() -> None:
     """Twenty of each are listed; the newest events."""
     names = {kind: [f"{kind}{each:03}" for each in range(50)] for kind in ("stat", "counter", "wait", "range", "event")}

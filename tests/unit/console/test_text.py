@@ -53,7 +53,7 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
     """A path that is to be copied stays whole."""
     text = "the spool /a/very/long/path of rank 3"
     assert ["the spool", "/a/very/lon", "g/path of", "rank 3"] == wrapped(text, 11)
-    assert ["the spool", "/a/very/long/path", "of rank 3"] == wrapped(text, 11, whole=True)
+    assert ["the spool", "/a/very/long/path", "of rank 3"] == wrapped(text, 11, widest=17)
     assert [] == wrapped(" ", 11)
     assert ["exception", "  one", "  two"] == [*labelled("exception", "one two", 6, 2)]
     assert [] == [*labelled("exception", "", 6, 2)]
