@@ -243,6 +243,8 @@ def test_arguments_of_the_writer_are_those_of_torch(tmp_path: Path) -> None:
     for wrong in ("5", math.nan, [1, 2]):
         with pytest.raises(TypeError, match="global_step must be an int, a finite float or None"):
             second.add_scalar("loss", 1.0, wrong)  # type: ignore[arg-type]  # on purpose
+    with pytest.raises(TypeError, match="walltime must be a finite number"):
+        second.add_scalar("loss", 1.0, 1, math.nan)
     with pytest.raises(ValueError, match="filename_suffix must be a text of at most 100 characters without '/'"):
         SummaryWriter(tmp_path, filename_suffix="a/b")
     for seconds in (0, 86_401, 10**400):

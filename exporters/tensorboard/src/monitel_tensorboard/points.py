@@ -129,6 +129,8 @@ def added_point(tag: Any, value: float | str, step: Any, walltime: Any) -> Point
         raise TypeError(f"tag must be a str such as 'loss/train', got {given(tag)}")
     step = checked_step("global_step", step)
     now = time.time() if walltime is None else checked_number("walltime (seconds since the Unix epoch)", walltime)
+    if not math.isfinite(now):  # TensorBoard's default reader shows nothing after it
+        raise TypeError(f"walltime must be a finite number, got {now}")
     return Point(tag, value, step, now)
 
 
