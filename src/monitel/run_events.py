@@ -45,7 +45,8 @@ _PACKAGES = (
     *("monitel", "torch", "jax", "tensorflow", "numpy"),
     *("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed"),
 )
-_INSTALLED = re.compile(rf"[/\\](site|dist)-packages[/\\]|^<frozen |^{re.escape(os.__file__.removesuffix('os.py'))}")
+_LIBRARY = re.escape(os.__file__.removesuffix("os.py"))
+_INSTALLED = re.compile(rf"[/\\]((site|dist)-packages|src[/\\]monitel(_\w+)?)[/\\]|^<frozen |^{_LIBRARY}")
 _PRIORITY = 60  # of the finalizer: after the flush of Stats (100), before pipelines shut down (50)
 
 _lock = RLock()

@@ -339,12 +339,12 @@ monitel.emit("a")
 previous = threading.excepthook
 threading.excepthook = lambda arguments: (os.write(1, b"called\\n"), previous(arguments))
 def fail():
-    json.loads("{{")  # fails
+    monitel.activity("load")(json.loads)("{{")  # fails
 def hang():
     {READY.strip()}
     sys.stdin.readline()
 {FAILURES[where]}"""
-    line = script.split("\n").index('    json.loads("{")  # fails') + 1
+    line = script.split("\n").index('    monitel.activity("load")(json.loads)("{")  # fails') + 1
     with working(script) as process:
         if where == "a thread":
             assert "called" == read_line(process)
