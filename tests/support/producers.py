@@ -17,10 +17,10 @@ from tests.support.receiver import Receiver, partial_success
 
 import monitel
 from monitel import COUNT, VALUE, Stat
-from monitel.blackbox import disk, journal
+from monitel.blackbox import box, disk, journal
 from monitel.profiler import record_function
 from monitel_otlp import Pipeline
-from monitel_otlp.export import engine, sender
+from monitel_otlp.export import sender
 
 _logger = logging.getLogger("application")
 _SIGNAL_OF = {"window": "metrics", **dict.fromkeys(["event", "logging"], "logs"), "range": "traces"}
@@ -174,10 +174,10 @@ def make_small(
     monkeypatch: pytest.MonkeyPatch, *, memory_bytes: int = 1 << 20, spool_bytes: int = 1 << 30, after_s: float = 0.05
 ) -> None:
     """Reduce requests, segments, pauses and optionally limits, so that every path of the delivery is taken."""
-    monkeypatch.setattr(engine, "MEMORY_BYTES", memory_bytes)
-    monkeypatch.setattr(engine, "SPOOL_BYTES", spool_bytes)
-    monkeypatch.setattr(engine, "DISK_AFTER_S", after_s)
-    monkeypatch.setattr(engine, "SNAPSHOT_S", 0.05)
+    monkeypatch.setattr(journal, "MEMORY_BYTES", memory_bytes)
+    monkeypatch.setattr(box, "DISK_BYTES", spool_bytes)
+    monkeypatch.setattr(box, "DISK_AFTER_S", after_s)
+    monkeypatch.setattr(box, "SNAPSHOT_S", 0.05)
     monkeypatch.setattr(sender, "REQUEST_RECORDS", 16)
     monkeypatch.setattr(sender, "_LONGEST_PAUSE", 0.002)
     monkeypatch.setattr(journal, "_SMALL", 2_000)

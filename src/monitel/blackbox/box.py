@@ -43,12 +43,16 @@ from monitel.blackbox.record import (
     SlotFile,
     mark_ended,
 )
+from monitel.blackbox.settings import BOX_SIZE
 from monitel.process import crash_stacks
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Event, Lock
 from monitel.process.worker import Worker, yield_gil
 
+SNAPSHOT_S = 1.0  # between two snapshots, and two rounds of the disk thread, at most
+DISK_BYTES = 1 << 30  # of items that a sender reads
+DISK_AFTER_S = 60.0  # items are moved to the disk
 _RETRY_S = 60.0  # between two attempts to make a box
 _log = logging.getLogger("monitel")
 _live: dict[str, Box] = {}  # boxes of this process, by name
@@ -61,9 +65,9 @@ class Box:
     not be made, or was removed, is made again each minute. After the constructor nothing raises. A forked child leaves
     the box to its parent, and may make another one.
 
-    What memory cannot hold, and what is left at the exit, goes to a folder in ``spool_root``. Beyond ``memory_bytes``
-    the oldest items are dropped as ``queue_full``, beyond ``disk_bytes`` as ``spool_full``. ``identity`` describes the
-    process; the journals in its ``off`` have no reader. ``mark`` stands for the endpoints, at the end of the name.
+    What memory cannot hold, and what is left at the exit, goes to a folder in ``spool_root``, of which the oldest items
+    are dropped as ``spool_full`` beyond its limit. ``identity`` describes the process; the journals in its ``off`` have
+    no reader. ``mark`` stands for the endpoints, at the end of the name.
     """
 
     def __init__(
@@ -72,11 +76,8 @@ class Box:
         root: Path | None,
         identity: dict[str, Any],
         *,
-        interval_s: float = 1.0,
-        box_bytes: int = 16 << 20,
-        memory_bytes: int = 64 << 20,
-        disk_bytes: int = 1 << 30,
-        disk_after_s: float = 60.0,
+        interval_s: float = math.inf,
+        box_bytes: int = BOX_SIZE,
         mark: str = "",
     ) -> None:
         facts = process_facts()
@@ -84,10 +85,11 @@ class Box:
         self.name = "-".join([*parts, os.urandom(3).hex(), *[mark] * bool(mark)])
         self.spool_root = None if spool_root is None else Path(os.path.abspath(spool_root))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
-        self._interval_s, self._disk_bytes, self._disk_after_s = interval_s, disk_bytes, disk_after_s
+        self._interval_s = interval_s = min(interval_s, SNAPSHOT_S)
+        self._disk_bytes, self._disk_after_s = DISK_BYTES, DISK_AFTER_S
         place = {"name": self.name, "spool": str(self.spool_root or "")}
         self.names = Names({**identity, **facts, **place})
-        self.room = Room(box_bytes, memory_bytes)
+        self.room = Room(box_bytes)
         self._writer = Worker("monitel", self._write, interval_s)
         self._mover = Worker("monitel-disk", self._move, interval_s)
         self.journals = {name: Journal(name, self.room, self._wake) for name in (*JOURNALS, REJECTED)}

@@ -22,12 +22,14 @@ from zlib import crc32
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, map_file
 from monitel.blackbox.record import BODY, CORRUPT, FRAME, HEAD, MAGIC, MASK, Item, Part, load, scan
+from monitel.blackbox.settings import BOX_SIZE
 from monitel.process.os_threads import RLock
 
 _log = logging.getLogger("monitel")
 
 MEMORY, BOX, DISK = "memory", "box", "disk"
 
+MEMORY_BYTES = 64 << 20  # of items in anonymous memory, beyond which the oldest are dropped as ``queue_full``
 _SMALL, _LARGE = 1 << 16, 1 << 18  # bytes of the first segment, and of the others
 _KEPT = 1 << 18  # bytes of a journal that nobody reads
 _PATIENCE_S = 5.0  # with the disk
@@ -41,12 +43,11 @@ _SINGLE = [BODY.pack(kind, 1) for kind in range(64)]
 class Room:
     """Counts the bytes of segments, in the box, which takes 1 % of its file system, and in anonymous memory."""
 
-    def __init__(self, box_bytes: int = 16 << 20, memory_bytes: int = 64 << 20) -> None:
+    def __init__(self, box_bytes: int = BOX_SIZE) -> None:
         self.box: Folder | None = None
         self.used = self.memory = 0  # bytes in the box, and in anonymous memory
         self.problem = ""  # why the last segment was not made in the box; empty if it was
         self._limit = self._box_bytes = box_bytes
-        self._memory_bytes = memory_bytes
         self._not_before_s = 0.0
         self._lock = RLock()
 
@@ -84,7 +85,7 @@ class Room:
 
     @property
     def is_exceeded(self) -> bool:
-        return self.memory > self._memory_bytes
+        return self.memory > MEMORY_BYTES
 
 
 class Fold(Protocol):

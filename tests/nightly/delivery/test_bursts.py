@@ -13,7 +13,7 @@ from tests.support.receiver import Receiver
 
 import monitel
 from monitel import COUNT
-from monitel_otlp.export import engine
+from monitel.blackbox import box, journal
 
 INTERVAL = 0.25
 LATE = 1.5  # seconds between two metrics requests, with a margin for other tests on the same machine
@@ -47,8 +47,8 @@ def test_metrics_are_sent_in_every_interval_of_a_burst(
     *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
 ) -> None:
     """Drops are counted at once, and the account adds up whenever it is read."""
-    monkeypatch.setattr(engine, "MEMORY_BYTES", 1 << 20)
-    monkeypatch.setattr(engine, "SPOOL_BYTES", 1 << 20)
+    monkeypatch.setattr(journal, "MEMORY_BYTES", 1 << 20)
+    monkeypatch.setattr(box, "DISK_BYTES", 1 << 20)
     signal, produce = PRODUCERS[kind]
     pipeline = start(export_interval=INTERVAL, spans={"budget": 10**9})
     monitel.counter("alive").add(1)

@@ -24,9 +24,9 @@ from tests.nightly.kills.history import LATE_NS, SLEEP_NS, HistoryWriter
 import monitel
 import monitel_otlp
 from monitel import COUNT, HISTOGRAM, MAX, MEAN, MIN, STDDEV, SUM, VALUE, Stat, blackbox
+from monitel.blackbox import box
 from monitel.process import os_threads
 from monitel.profiler import record_function
-from monitel_otlp.export import engine
 
 THREADS = 4  # at most, so that sums of shared series stay exact
 SHARED_BITS = 13
@@ -51,7 +51,7 @@ class Job:
     forks: bool = False  # it forks children, which record and die
     busy: bool = False  # it records without a pause, in one thread
     lines: int = 0  # number of lines of the code of the record after which it is killed; 0: it is not
-    disk_after_s: float = engine.DISK_AFTER_S  # seconds after which items are moved to the disk
+    disk_after_s: float = box.DISK_AFTER_S  # seconds after which items are moved to the disk
     environment: dict[str, str] = field(default_factory=dict)  # environment variables
     options: dict[str, Any] = field(default_factory=dict)  # arguments of ``configure()``
 
@@ -65,7 +65,7 @@ class Job:
         os.environ.update(self.environment)
         history = self.new_history(self.threads)
         kill_at_line(self.lines)
-        engine.DISK_AFTER_S = self.disk_after_s
+        box.DISK_AFTER_S = self.disk_after_s
         pipeline = monitel_otlp.configure(**self.options, resource_attributes={"job": self.number})
         _configured(history)
         rng, stopped = random.Random(self.seed), Event()

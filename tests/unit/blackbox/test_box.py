@@ -150,7 +150,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
 
 def test_position_without_a_box_is_on_disk(start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else what has arrived would be sent again after a kill. The disk thread does not wait for its next round."""
-    monkeypatch.setattr("monitel_otlp.export.engine.SNAPSHOT_S", 3600.0)
+    monkeypatch.setattr("monitel.blackbox.box.SNAPSHOT_S", 3600.0)
     receiver.rule(lambda _: Answer(503))
     with delivered_by(start(black_box=False)) as pipeline:
         for _ in range(30):

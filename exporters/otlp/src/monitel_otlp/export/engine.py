@@ -51,11 +51,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-SPOOL_BYTES = 1 << 30
-MEMORY_BYTES = 64 << 20
-DISK_AFTER_S = 60.0
-SNAPSHOT_S = 1.0
-
 _PATIENCE = 0.5  # seconds that a new engine is waited for
 _APPLICATION = 1.5  # seconds that a flush waits for code of the application
 _MOST_LATE = 1000  # rounds whose windows wait for event handlers
@@ -106,11 +101,8 @@ class Engine:
             settings.spool_root,
             settings.box.root,
             identity,
-            interval_s=min(SNAPSHOT_S, settings.interval),
+            interval_s=settings.interval,
             box_bytes=settings.box.size,
-            memory_bytes=MEMORY_BYTES,
-            disk_bytes=SPOOL_BYTES,
-            disk_after_s=DISK_AFTER_S,
             mark=settings.mark,
         )
         table = MetricSeries(series_limit, point_attributes)
