@@ -338,7 +338,7 @@ class Box:
 
     def _end_disk(self) -> None:
         self.tend_disk(0.0)
-        if self.disk is not None and all(each.settled >= each.next - 1 for each in self.journals.values()):
+        if self.disk is not None and all(each.is_empty for each in self.journals.values()):
             with suppress(OSError):
                 self.disk.remove()
 

@@ -348,6 +348,11 @@ class Journal:
             if last >= self._pinned:
                 self._pinned = 0
 
+    @property
+    def is_empty(self) -> bool:
+        """True if all items are settled."""
+        return self.settled >= self.next - 1
+
     def lose(self, reason: str, items: int = 1) -> None:
         """Count items that were recorded, and cannot be appended."""
         with self.lock:

@@ -174,7 +174,7 @@ class Dead:
 
     @property
     def is_delivered(self) -> bool:
-        return all(journal.settled >= journal.next - 1 for journal in self.journals.values())
+        return all(journal.is_empty for journal in self.journals.values())
 
     def items(self, name: str, first: int = 1) -> Iterator[Item]:
         """Yield the items of a journal from a number on that are in its files, settled or not."""

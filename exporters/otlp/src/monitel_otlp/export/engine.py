@@ -246,7 +246,7 @@ class Engine:
         own = partial(self._write_own, accounts)
         for content, points, changed in self._readings.messages(self._read_ns, own):
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
-            if changed or journal.settled == journal.next - 1:
+            if changed or journal.is_empty:
                 number = journal.append(READING, marshal.dumps((content, points, windows), 2))
                 self._changed_reading = number if changed else self._changed_reading
 

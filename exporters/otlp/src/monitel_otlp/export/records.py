@@ -182,7 +182,7 @@ class Delivery:
             on_progress(total - unsettled(dead), total)
 
         for signal in SIGNALS:
-            if self._stopped.is_set() or all(each.is_empty for each in found[signal]):
+            if self._stopped.is_set() or all(each.journal.is_empty for each in found[signal]):
                 continue
             if signal not in self._transports:
                 self.offline.add(signal)

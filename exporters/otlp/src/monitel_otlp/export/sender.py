@@ -88,10 +88,6 @@ class Outbox:
         self.smallest = sys.maxsize  # bytes of a request with a single item that was refused
 
     @property
-    def is_empty(self) -> bool:
-        return self.journal.settled >= self.journal.next - 1
-
-    @property
     def may_be_smaller(self) -> bool:
         """False after several single items of one read were too large, also a small one, and nothing was accepted."""
         return self.has_accepted or self.attempts < _TRIES or self.smallest > _SMALL_BYTES
@@ -313,7 +309,7 @@ class Sender:
                 pause = self.deliver(self.finished)
                 with self._settled:  # what was dropped is settled when it is passed over
                     self._settled.notify_all()
-            waits_for_disk = self.trouble is None and not all(outbox.is_empty for outbox in self._outboxes)
+            waits_for_disk = self.trouble is None and not all(outbox.journal.is_empty for outbox in self._outboxes)
             if is_last and not (waits_for_disk and time.monotonic() < (self._deadline or 0.0)):
                 self.finished.set()
                 for outbox in self._outboxes:
