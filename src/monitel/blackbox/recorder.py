@@ -127,7 +127,7 @@ class Recorder:
             counters=lambda: plain_counters(monitel.counters()),
             before=lambda: earlier,
             totals=lambda: self._reported,
-            numbers=self.last_numbers,
+            numbers=lambda: [*self.numbers.copy().values()],
             event=lambda: self.last_event or None,
             exception=last_exception,
         )
@@ -278,10 +278,6 @@ class Recorder:
         if not is_numbers:
             is_short = len(payload) <= _SHORT
             self.last_event = payload if is_short else marshal.dumps((*record[:5], {"...": "too long"}), 2)
-
-    def last_numbers(self) -> list[tuple[int, int, Any]]:
-        """Return the last number of each series of ``monitel.log()``, as in a record of numbers."""
-        return [*self.numbers.copy().values()]
 
     def _append_numbers(
         self, numbers: dict[str, Any], attributes: dict[str, Any], time_ns: int, step: int | None

@@ -383,7 +383,7 @@ class Engine:
     def _following_ns(self) -> int:
         """Return the earliest time of a point that follows those of this engine; 0 if it has none."""
         windows = [series.latest.end_ns for series in self.recorder.series if series.latest is not None]
-        numbers = [time_ns for _, time_ns, _ in self.recorder.last_numbers()]  # on the disk, perhaps
+        numbers = [time_ns for _, time_ns, _ in self.recorder.numbers.copy().values()]  # on the disk, perhaps
         newest = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])
         return newest + MILLISECOND_NS if newest else 0
 
