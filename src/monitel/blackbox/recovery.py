@@ -140,16 +140,13 @@ class Dead:
     """The record of an ended process, in its box, its spool folder, or both.
 
     Whoever has it from :func:`claim` is the only one until it is closed; without the locks it may only be read.
-    Its journals are readable like those of this process; those without a reader have nothing to send. :meth:`move`
-    makes the spool folder in ``spool_root``.
+    Its journals are readable like those of this process; those without a reader have nothing to send. ``record`` is
+    without items. :meth:`move` makes the spool folder in ``spool_root``.
     """
 
     def __init__(self, box: Folder | None, disk: Folder | None, spool_root: Path | None = None) -> None:
-        record = read_record(box, disk, journals=())
+        self.record = record = read_record(box, disk, journals=())
         self.box, self.disk, self.spool_root = box, disk, spool_root
-        self.name, self.names, self.identity = record.path.name, record.names, record.identity
-        self.snapshot, self.totals, self.off = record.snapshot, record.totals, record.off
-        self.is_unread = record.is_unread
         self._room = Room()
         self._room.box = box
         self.journals: dict[str, Journal] = {}
@@ -158,14 +155,15 @@ class Dead:
             journal.disk, journal.before_remove = disk, self._note_removal
             self._adopt(name, record.settled.get(name, 0), record.holes.get(name, []))
         self.journals["metrics"].sending = record.settled.get(SENDING, 0)
-        self._settled = Settled(box or disk, self.journals, self.totals)  # type: ignore[arg-type]  # there is one
+        self._settled = Settled(box or disk, self.journals, record.totals)  # type: ignore[arg-type]  # there is one
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
         journal = self.journals[name]
         # Items before the snapshot may be in no file: their numbers are not used again.
-        following = self.snapshot.position if self.snapshot is not None and name == "metrics" else 0
+        snapshot = self.record.snapshot if name == "metrics" else None
+        following = 0 if snapshot is None else snapshot.position
         on_disk.adopt(journal, settled, holes, following)
-        if name in self.off:
+        if name in self.record.off:
             journal.reader, journal.settled = "nobody", journal.next - 1
 
     @property
@@ -234,11 +232,11 @@ class Dead:
         if self.disk is None:
             if self.spool_root is None:
                 raise FolderError("there is no spool folder")
-            self.disk = make_shown(self.spool_root / self.name, lambda folder: folder.write(NAMES, names, 0))
+            self.disk = make_shown(self.spool_root / self.box.path.name, lambda folder: folder.write(NAMES, names, 0))
         else:  # the process has made it before its last definitions
             self.disk.write(NAMES, names, 0)
         disk = self.disk
-        self._settled = Settled(disk, self.journals, self.totals)
+        self._settled = Settled(disk, self.journals, self.record.totals)
         self._note_removal()
         for journal in self.journals.values():
             on_disk.move(journal, lambda: disk)

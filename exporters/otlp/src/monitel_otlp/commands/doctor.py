@@ -148,7 +148,7 @@ def _show_common(settings: Settings, folder: Path | None, *, wrong_interval: boo
     """Print what all signals share; return whether there is a place for what is not delivered."""
     given = os.environ.get(_INTERVAL, "").strip() and not wrong_interval
     _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
-    root = settings.spool_root.absolute()
+    root = settings.spool_root
     source = "XDG_STATE_HOME" if os.environ.get("XDG_STATE_HOME") else "default"
     source = source if folder is None else name_of_variable("spool_dir")
     nearest, state = next(folder for folder in (root, *root.parents) if os.access(folder, os.F_OK)), ""

@@ -15,7 +15,7 @@ from typing import Any
 
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import SILENT_NS, records
-from monitel.blackbox.folder import Folder, FolderError, MissingFolderError, box_root
+from monitel.blackbox.folder import Folder, FolderError, MissingFolderError
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import Record, names_of, page_of, read_record
 from monitel.blackbox.record import ENDED, EVENT, READING, WINDOW
@@ -69,14 +69,14 @@ class Collector:
         if box is None:
             return
         path = box.path
-        is_kept = self.keep_unread and dead.is_unread
-        if is_kept and not dead.identity.get("run"):
+        is_kept = self.keep_unread and dead.record.is_unread
+        if is_kept and not dead.record.run:
             return
         if not dead.has_ended:
             record = read_record(box, dead.disk)
             death = None if record.owner.lives_on else death_of(record, self.observed)
-            last = {} if dead.is_unread else _last_entries(dead, record, death)
-            left = path if is_kept else (dead.spool_root or path.parent) / dead.name
+            last = {} if record.is_unread else _last_entries(dead, record, death)
+            left = path if is_kept else (dead.spool_root or path.parent) / path.name
             store_death(record, death, left)  # first: nobody does it after the commit
             if is_kept:
                 return
@@ -167,8 +167,7 @@ def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stoppe
 
     To stop it after the box or the request that is being processed, set ``stopped``, and then ``accepted``.
     """
-    spool_root = settings.spool_root.absolute()
-    root = box_root(settings.box.folder) if settings.box.enabled else None
+    spool_root, root = settings.spool_root, settings.box.root
 
     def run() -> None:
         suppress_instrumentation()

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from typing import Any
 
 from monitel.blackbox import disk
 from monitel.blackbox.account import Account
 from monitel.blackbox.discovery import is_box
 from monitel.blackbox.folder import Folder, FolderError
 from monitel.blackbox.journal import DISK
+from monitel.blackbox.reading import Record
 from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, files_of, read_names
 from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
@@ -95,8 +95,8 @@ def damaged_ends(dead: Dead) -> int:
 # ---- their requests
 
 
-def mapping_of(identity: dict[str, Any]) -> WindowMapping:
-    return WindowMapping(*(identity.get("mapping") or (False, identity["created_ns"], "percentiles")))
+def mapping_of(record: Record) -> WindowMapping:
+    return WindowMapping(*(record.identity.get("mapping") or (False, record.created_ns, "percentiles")))
 
 
 def add_settled(dead: Dead) -> None:
@@ -105,10 +105,10 @@ def add_settled(dead: Dead) -> None:
     The items are encoded once more, because their series have begun with them, and their last points have times. To be
     called before such items are removed.
     """
-    journal, mapping = dead.journals["metrics"], mapping_of(dead.identity)
+    journal, mapping = dead.journals["metrics"], mapping_of(dead.record)
     if journal.fold is not None:
         return
-    totals, last = Totals(dead.names.__getitem__, mapping, dead.totals[:2]), journal.settled
+    totals, last = Totals(dead.record.names.__getitem__, mapping, dead.record.totals), journal.settled
     journal.fold = totals
     outbox = Outbox(journal, "metrics", b"", WindowWriter(mapping).write)
     for item in dead.items("metrics", totals.number + 1):
@@ -124,8 +124,7 @@ def add_settled(dead: Dead) -> None:
 def outboxes_of(dead: Dead) -> dict[str, list[Outbox]]:
     """Return the outboxes of each signal, as those of the process."""
     add_settled(dead)
-    identity = dead.identity
-    return outboxes(dead.journals, identity.get("resource", b""), mapping_of(identity))
+    return outboxes(dead.journals, dead.record.identity.get("resource", b""), mapping_of(dead.record))
 
 
 def peeked(dead: Dead) -> Iterator[tuple[str, bytes]]:
