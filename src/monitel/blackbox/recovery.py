@@ -155,7 +155,7 @@ class Dead:
             journal.disk, journal.before_remove = disk, self._note_removal
             self._adopt(name, record.settled.get(name, 0), record.holes.get(name, []))
         self.journals["metrics"].sending = record.settled.get(SENDING, 0)
-        self._settled = Settled(box or disk, self.journals, record.totals)  # type: ignore[arg-type]  # there is one
+        self._settled = Settled(self.folders[0], self.journals, record.totals)
 
     def _adopt(self, name: str, settled: int, holes: list[tuple[int, int]]) -> None:
         journal = self.journals[name]
@@ -165,6 +165,11 @@ class Dead:
         on_disk.adopt(journal, settled, holes, following)
         if name in self.record.off:
             journal.reader, journal.settled = "nobody", journal.next - 1
+
+    @property
+    def folders(self) -> list[Folder]:
+        """Return its box and its spool folder, or one of them."""
+        return [each for each in (self.box, self.disk) if each is not None]
 
     @property
     def has_ended(self) -> bool:
@@ -246,13 +251,11 @@ class Dead:
 
     def remove(self) -> None:
         """Remove the record: everything is delivered, or is not needed any more. :func:`sweep` removes a rest."""
-        for folder in (self.disk, self.box):
-            if folder is not None:
-                folder.remove()
-                folder.close()
+        for folder in reversed(self.folders):  # the first one has the position
+            folder.remove()
+        self.close()
         self.box = self.disk = None
 
     def close(self) -> None:
-        for folder in (self.box, self.disk):
-            if folder is not None:
-                folder.close()
+        for folder in self.folders:
+            folder.close()

@@ -57,7 +57,7 @@ class Collector:
         except Exception as error:
             _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
             if dead is not None and not isinstance(error, (OSError, FolderError)):
-                error = mark_corrupt(filter(None, (dead.box, dead.disk)), error)
+                error = mark_corrupt(dead.folders, error)
             text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
             self.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
         finally:

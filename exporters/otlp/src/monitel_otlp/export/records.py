@@ -194,8 +194,7 @@ class Delivery:
             if trouble is not None:
                 self._note_trouble(dead, signal, trouble)
         dead.tend()
-        folders = [each for each in (dead.disk, dead.box) if each is not None]
-        if dead.is_delivered and not any(name.endswith(CORRUPT) for folder in folders for name in folder.names()):
+        if dead.is_delivered and not any(name.endswith(CORRUPT) for folder in dead.folders for name in folder.names()):
             dead.remove()
 
     def deliver_rejected(self, dead: Dead) -> None:
@@ -267,9 +266,8 @@ class Delivery:
         self.set_aside_requests += 1
 
     def _note_trouble(self, dead: Dead, signal: str, answer: Answer) -> None:
-        path = (dead.disk or dead.box).path  # type: ignore[union-attr]  # there is one
-        reason = f"{self._transports[signal].url}: {answer.reason}"
-        self.troubles.append(f"{reason}; the rest is still in {path}, run this command again")
+        reason, left = f"{self._transports[signal].url}: {answer.reason}", dead.folders[-1].path
+        self.troubles.append(f"{reason}; the rest is still in {left}, run this command again")
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
