@@ -328,19 +328,15 @@ class Box:
 
     def _move(self) -> float:
         done, self._next_round = self._next_round, Event()
-        if self._closes:
+        is_last = self._closes
+        self.tend_disk(0.0 if is_last else self._disk_after_s)
+        if is_last:
             self._mover.stop()
-            self._end_disk()
-        else:
-            self.tend_disk(self._disk_after_s)
+            with suppress(OSError):
+                if self.disk is not None and all(each.is_empty for each in self.journals.values()):
+                    self.disk.remove()
         done.set()
         return self._interval_s
-
-    def _end_disk(self) -> None:
-        self.tend_disk(0.0)
-        if self.disk is not None and all(each.is_empty for each in self.journals.values()):
-            with suppress(OSError):
-                self.disk.remove()
 
     def tend_disk(self, after_s: float) -> None:
         """Move, load and remove what is in the spool folder. The disk may delay it for any time.
@@ -406,10 +402,8 @@ class Box:
         for journal, _ in kept:
             on_disk.seal(journal)
         done = self._next_round
-        self._mover.wake()
-        if not self._mover.started:
-            self.tend_disk(self._disk_after_s)
-        elif not done.wait(timeout):
+        self._mover.run_now()
+        if not done.wait(timeout):
             return False
         return not any(journal.is_in_memory(end) for journal, end in kept)
 
@@ -436,9 +430,7 @@ class Box:
         for journal in self.journals.values():
             journal.keep_from = sys.maxsize
         self._closes = True
-        self._mover.wake()
-        if not self._mover.started:
-            self._end_disk()
+        self._mover.run_now()
         moves = not self._mover.join(deadline)
         _live.pop(self.name, None)
         reason = "disk" if self.disk_problem else "exit"

@@ -60,6 +60,13 @@ class Worker:
         if self._wakes.empty():  # else a function that hangs would let the queue grow
             self._wakes.put(None)
 
+    def run_now(self) -> None:
+        """Call the function now; in the caller's thread, if CPython has refused another."""
+        if self.started:
+            self.wake()
+        else:
+            self._run_once()
+
     def stop(self) -> None:
         """End the thread after the current call."""
         self._stopped.set()

@@ -106,9 +106,8 @@ class RunLedger:
         """Store the end of this process; wait for that at most ``timeout`` seconds."""
         self._status = final_status()
         unwatch(self._on_first_step)
-        if self._worker.started:
-            self._worker.stop()
-            self._worker.join(time.monotonic() + timeout)
+        self._worker.stop()
+        self._worker.join(time.monotonic() + timeout)
 
     def withdraw(self) -> None:
         """Store nothing more: another pipeline of this process takes the place of this one."""

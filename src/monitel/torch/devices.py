@@ -321,9 +321,8 @@ class Fetcher(Source):
         """Wait for pending numbers as a flush does, and give up the rest."""
         self.wait()
         self._worker.stop()
-        if self._worker.started:
-            with suppress(RuntimeError):  # an event handler has called this, in the thread itself
-                self._worker.join(time.monotonic() + _WAIT_S)
+        with suppress(RuntimeError):  # an event handler has called this, in the thread itself
+            self._worker.join(time.monotonic() + _WAIT_S)
         queues, self._queues, self._numbers = self._queues, [], {}
         for queue in queues:
             queue.abandon()

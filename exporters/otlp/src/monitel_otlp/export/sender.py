@@ -286,10 +286,7 @@ class Sender:
     def finish(self, deadline: float) -> None:
         """Make the last attempts until a monotonic deadline; in the caller's thread, if CPython has refused another."""
         self._deadline = deadline
-        if self.worker.started:
-            self.worker.wake()
-        else:
-            self._send_waiting()
+        self.worker.run_now()
 
     def stop(self) -> None:
         """End the thread after the current attempt, and close the connection."""
