@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from monitel_otlp.transport.answer import Answer, Transport
 
 _TIMEOUT = 5.0  # seconds per attempt
-_INTERVAL = "OTEL_METRIC_EXPORT_INTERVAL"
 
 #: Advice for a failed attempt, by a pattern of its reason. The first match is used.
 _ADVICE = {
@@ -100,7 +99,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
         if advice := _advice(signal, answer, accepted):
             _row("advice", advice)
     show("all signals")
-    usable = _show_common(settings, folder, wrong_interval=any(_INTERVAL in each for each in warnings))
+    usable = _show_common(settings, folder)
     _show_black_box(box_settings(**box))
     for name, value in chosen.items():
         _row(name.replace("_", " "), str(value), name_of_variable(name))
@@ -144,10 +143,9 @@ def _show(signal: str, endpoint: Endpoint) -> None:
             _row(name.lower().replace("_", " "), given[1], given[0])
 
 
-def _show_common(settings: Settings, folder: Path | None, *, wrong_interval: bool) -> bool:
+def _show_common(settings: Settings, folder: Path | None) -> bool:
     """Print what all signals share; return whether there is a place for what is not delivered."""
-    given = os.environ.get(_INTERVAL, "").strip() and not wrong_interval
-    _row("interval", f"{settings.interval:g} s", _INTERVAL if given else "default")
+    _row("interval", f"{settings.interval:g} s", "default" if settings.idle_interval else "OTEL_METRIC_EXPORT_INTERVAL")
     root = settings.spool_root
     source = "XDG_STATE_HOME" if os.environ.get("XDG_STATE_HOME") else "default"
     source = source if folder is None else name_of_variable("spool_dir")

@@ -56,7 +56,7 @@ class Settings:
     spool_root: Path  # holds the spool folder of each process
     distributions: str = "percentiles"
     box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
-    idle_interval: float = 0.0  # seconds between two exports of instruments without windows; 0 for the interval
+    idle_interval: float = 0.0  # seconds between two exports without windows; 0 for the interval, if that is chosen
     off: frozenset[str] = frozenset()  # signals that are not recorded, by OTEL_<signal>_EXPORTER=none
 
     @property
