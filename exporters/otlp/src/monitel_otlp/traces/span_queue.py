@@ -23,7 +23,7 @@ from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel.profiler import ranges
 from monitel.profiler.ranges import Range, Track
-from monitel_otel.ranges import BUDGET, Opened, Period, Ranges
+from monitel_otel.ranges import Opened, Period, Ranges
 from monitel_otel.spans import attributes_of_args, of_track
 from monitel_otlp._compat import span_limits
 from monitel_otlp.messages.attributes import Limits, write_attributes
@@ -129,8 +129,7 @@ class QueuedSpans(Ranges[Identified]):
     def __init__(self, settings: SpanSettings, *, first: Callable[[], bool], sampler: Sampler = DEFAULT_ON) -> None:
         self._traces = settings.step_traces
         self.sampler = sampler
-        budget = BUDGET if settings.budget is None else settings.budget
-        super().__init__(budget=budget, every=settings.every, by_step=settings.by_step)
+        super().__init__(budget=settings.budget, every=settings.every, by_step=settings.by_step)
         self._queue: deque[Ended] = deque()
         self._dropping = RLock()
         self.dropped = self.folded = 0
