@@ -49,8 +49,8 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
         ({"a b": TOKEN}, ValueError, ["'a b'"]),
     ],
     "export_interval": [
-        ("5", TypeError, ["seconds", "got str"]),
-        (True, TypeError, ["seconds", "got bool"]),
+        ("5", TypeError, ["seconds", "got '5'"]),
+        (True, TypeError, ["seconds", "got True"]),
         (0, ValueError, ["above 0", "got 0"]),
         (86_401, ValueError, ["one day (86400)", "got 86401"]),
         (float("nan"), ValueError, ["got nan"]),

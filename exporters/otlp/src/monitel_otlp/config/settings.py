@@ -27,9 +27,10 @@ NO_GRPC = (
     "the protocol 'grpc' needs the packages grpcio and googleapis-common-protos: run "
     "`pip install 'monitel-otlp[grpc]'`, or use 'http/protobuf' with the HTTP port of the backend"
 )
+_PROTOCOL: Any = one_of((HTTP, GRPC))
 #: Settings of an endpoint, by the end of their variables in lower case: the variable, the default and its unit.
 _SETTINGS: dict[str, tuple[Variable, Any, str]] = {
-    "protocol": (one_of((HTTP, GRPC)), HTTP, ""),
+    "protocol": (_PROTOCOL, HTTP, ""),
     "timeout": (positive("a positive number of seconds"), 10, " s"),
     "compression": (one_of(("none", "gzip", "deflate")), "none", ""),
 }
@@ -42,6 +43,7 @@ _ENTRY = re.compile(r"([!#-'*+.0-9A-Z^-z|~-]+)[ \t]*=[ \t]*([ !#-+\x2d-:<-\[\]-~
 _DEFAULT_INTERVAL = 5000  # milliseconds
 _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
+_SECONDS: Any = positive("a number of seconds, above 0 and at most one day (86400)", below=_LONGEST_INTERVAL + 1)
 _MILLISECONDS = positive("a number of milliseconds (at most one day)", below=_LONGEST_INTERVAL * 1000 + 1)
 _HISTOGRAMS = "explicit_bucket_histogram", "base2_exponential_bucket_histogram"
 _PATH_OF_SIGNAL = re.compile(rf"/v1/({'|'.join(SIGNALS)})/*$")
@@ -88,8 +90,8 @@ def resolve(
     black_box: BoxSettings | None = None,
 ) -> Settings:
     """Check the arguments, and read omitted settings from the environment. A wrong one is a TypeError or ValueError."""
-    if protocol not in {None, HTTP, GRPC}:
-        raise ValueError(f"protocol must be {HTTP!r} or {GRPC!r}, got {protocol!r}")
+    if protocol is not None:
+        _PROTOCOL.check("protocol", protocol)
     if protocol == GRPC and not grpc_is_installed():
         raise ValueError(f"protocol={GRPC!r}: {NO_GRPC}")
     root = default_root() if spool_dir is None else Path(spool_dir)
@@ -141,13 +143,10 @@ def _headers(headers: Any) -> dict[str, Secret[str]]:
     return {name: Secret(value) for name, value in headers.items()}
 
 
-def _intervals(export_interval: object) -> tuple[float, float]:
+def _intervals(export_interval: float | None) -> tuple[float, float]:
     """Return the interval and the idle interval: who chooses an interval expects the values of instruments in it."""
     if export_interval is not None:
-        if not isinstance(export_interval, (int, float)) or isinstance(export_interval, bool):
-            raise TypeError(f"export_interval must be a number of seconds, got {type(export_interval).__qualname__}")
-        if not 0 < export_interval <= _LONGEST_INTERVAL:
-            raise ValueError(f"export_interval must be above 0 and at most one day (86400), got {export_interval!r}")
+        _SECONDS.check("export_interval", export_interval)
         return float(export_interval), 0.0
     name = "OTEL_METRIC_EXPORT_INTERVAL"
     milliseconds, source = _value(name, _MILLISECONDS, _DEFAULT_INTERVAL, " ms")
