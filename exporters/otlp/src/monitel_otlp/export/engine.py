@@ -176,7 +176,7 @@ class Engine:
         found = {signal: journals[signal].account() for signal in SIGNALS}
         if (ranges := self._ranges) is not None:
             with journals["traces"].lock:  # a range is queued, or in the journal
-                now, queued = journals["traces"].account(), ranges.queued + ranges.folding()
+                now, queued = journals["traces"].account(), ranges.waiting
                 left = queued if self._is_over else 0  # could not be taken
                 dropped = Counter(now.dropped) + Counter(queue_full=ranges.dropped, exit=left)
                 recorded = now.recorded + queued + ranges.folded + ranges.dropped

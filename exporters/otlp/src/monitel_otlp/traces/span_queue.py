@@ -139,13 +139,10 @@ class QueuedSpans(Ranges[Identified]):
         limits = span_limits()
         self._limits = Limits("range", limits.max_span_attributes, limits.max_span_attribute_length)
 
-    def folding(self) -> int:
-        """Return the number of ranges in folded spans that are not complete yet."""
-        return sum(period.folded for period in self._periods.copy())
-
     @property
-    def queued(self) -> int:
-        return len(self._queue)
+    def waiting(self) -> int:
+        """The number of ranges in the queue, and in folded spans that are not complete yet."""
+        return len(self._queue) + sum(period.folded for period in self._periods.copy())
 
     def open_ranges(self) -> list[tuple[str, float]]:
         """Return name and seconds so far of each range that is open now, the outermost first."""
@@ -162,9 +159,9 @@ class QueuedSpans(Ranges[Identified]):
         ranges.synchronize()
         if last:
             self._close_open_ranges()
-        if self.queued:
+        if self._queue:
             begin()
-        for _ in range(0, self.queued, _PER_RECORD):  # a thread may end ranges as fast as they are taken
+        for _ in range(0, len(self._queue), _PER_RECORD):  # a thread may end ranges as fast as they are taken
             with traces.lock:  # a range is queued, or in the journal
                 if not (taken := self._take(_PER_RECORD)):
                     break
@@ -317,7 +314,7 @@ class QueuedSpans(Ranges[Identified]):
 
     def _finish(self, ended: Range, opened: Identified, end_ns: int) -> None:
         super()._finish(ended, opened, end_ns)
-        if (first := self._first) is not None and (self._queue or self.folding()) and first():
+        if (first := self._first) is not None and self.waiting and first():
             self._first = None
 
     def _sampled(self, trace_id: bytes, name: str) -> bool:
