@@ -230,7 +230,7 @@ def configure(
             workers=workers,
             silent=silent,
             automatic=_automatically,
-            application=SIGNALS if not _automatically else ("metrics",) if system else (),
+            application=() if silent else SIGNALS if not _automatically else ("metrics",) if system else (),
             series_limit=series_limit,
             run_ledger=None if silent or in_launcher else RunLedger(settings.spool_root, resource.attributes),
         )

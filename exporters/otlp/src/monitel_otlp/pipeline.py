@@ -42,7 +42,7 @@ from monitel_otlp.application import ApplicationTelemetry
 from monitel_otlp.config.resource import check_rank, child_resource
 from monitel_otlp.config.settings import Settings
 from monitel_otlp.export.engine import STORED, Engine
-from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder
+from monitel_otlp.export.recorder import ExportRecorder
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_run.folder import announce_child
 
@@ -152,13 +152,13 @@ class Pipeline:
         resource: Resource,
         *,
         point_attributes: Mapping[str, str | int],
-        spans: SpanSettings | None = None,
-        workers: bool = False,
-        silent: bool = False,
-        automatic: bool = False,
-        application: Collection[str] = SIGNALS,
-        series_limit: int = SERIES_LIMIT,
-        run_ledger: RunLedger | None = None,
+        spans: SpanSettings | None,
+        workers: bool,
+        silent: bool,
+        automatic: bool,
+        application: Collection[str],
+        series_limit: int,
+        run_ledger: RunLedger | None,
     ) -> None:
         self._settings = settings
         self._resource = resource
@@ -183,7 +183,7 @@ class Pipeline:
         self.ended: bool | None = True if silent else None
         self._gives_way = False  # another pipeline takes its place
         self._run_ledger = run_ledger
-        self._application = ApplicationTelemetry(settings, resource, () if silent else application)
+        self._application = ApplicationTelemetry(settings, resource, application)
         self.meter_provider: MeterProvider = self._application.meter_provider
         self.logger_provider: APILoggerProvider = self._application.logger_provider
         self.tracer_provider: TracerProvider = self._application.tracer_provider

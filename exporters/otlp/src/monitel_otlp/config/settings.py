@@ -56,10 +56,10 @@ class Settings:
     endpoints: dict[str, Endpoint]
     interval: float  # seconds between two exports
     spool_root: Path  # holds the spool folder of each process
-    distributions: str = "percentiles"
-    box: BoxSettings = BoxSettings()  # noqa: RUF009  it is frozen
-    idle_interval: float = 0.0  # seconds between two exports without windows; 0 for the interval, if that is chosen
-    off: frozenset[str] = frozenset()  # signals that are not recorded, by OTEL_<signal>_EXPORTER=none
+    distributions: str
+    box: BoxSettings
+    idle_interval: float  # seconds between two exports without windows; 0 for the interval, if that is chosen
+    off: frozenset[str]  # signals that are not recorded, by OTEL_<signal>_EXPORTER=none
 
     @property
     def mark(self) -> str:

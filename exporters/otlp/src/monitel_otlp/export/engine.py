@@ -27,7 +27,7 @@ from monitel.stats import before_flush, registry
 from monitel_otlp.config.settings import Settings, has_delta_temporality
 from monitel_otlp.export.application_thread import ApplicationThread
 from monitel_otlp.export.collector import deliver_leftovers
-from monitel_otlp.export.recorder import SERIES_LIMIT, ExportRecorder, MetricSeries
+from monitel_otlp.export.recorder import ExportRecorder, MetricSeries
 from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
 from monitel_otlp.messages.attributes import plain_attributes
 from monitel_otlp.messages.request import encode_resource
@@ -75,10 +75,10 @@ class Engine:
         resource: Resource,
         ranges: QueuedSpans | None,
         *,
-        series_limit: int = SERIES_LIMIT,
-        leftovers: bool = False,
-        each_round: Sequence[Callable[[], object]] = (),
-        ledger: RunLedger | None = None,
+        series_limit: int,
+        leftovers: bool,
+        each_round: Sequence[Callable[[], object]],
+        ledger: RunLedger | None,
     ) -> None:
         self.settings = settings
         self._each_round = each_round
@@ -297,7 +297,7 @@ class Engine:
             return False
         return self.box.spill(max(0.0, deadline - time.monotonic()))  # what was rejected is to be on the disk, too
 
-    def shutdown(self, timeout: float, *, before: Callable[[], object] = lambda: None) -> bool:
+    def shutdown(self, timeout: float, *, before: Callable[[], object]) -> bool:
         """End within so many seconds: items that are not delivered by then are in the spool.
 
         ``before`` is called when everything is recorded: later items go nowhere. Returns True if nothing is lost, or

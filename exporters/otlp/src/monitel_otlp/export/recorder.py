@@ -39,10 +39,10 @@ class MetricSeries(SeriesTable):
     that does not have them, e.g. the rank.
     """
 
-    def __init__(self, limit: int = SERIES_LIMIT, attributes: Mapping[str, str | int] | None = None) -> None:
+    def __init__(self, limit: int, attributes: Mapping[str, str | int]) -> None:
         super().__init__()
         self._limit = limit
-        self.attributes = dict(attributes or {})
+        self.attributes = dict(attributes)
         self._identity = typed_items(self.attributes)
         self._lock = RLock()  # a garbage collection inside may destruct a Stat, whose last window needs a series
         self._definitions: dict[str, monitel.StatDefinition] = {}  # of counters and numbers, by metric
@@ -105,7 +105,7 @@ class MetricSeries(SeriesTable):
 class ExportRecorder(Recorder):
     """Appends windows, numbers, events and records of Python's logging, with the ids of the ranges around them."""
 
-    def __init__(self, box: Box, table: MetricSeries, ranges: QueuedSpans | None = None) -> None:
+    def __init__(self, box: Box, table: MetricSeries, ranges: QueuedSpans | None) -> None:
         super().__init__(box, table, *(() if ranges is None else (ranges.open_ranges,)))
         self._ranges = ranges
 

@@ -32,7 +32,7 @@ class StepTraces:
     the application has set; ``alone`` if no other rank exports.
     """
 
-    def __init__(self, attributes: Mapping[str, Any], *, alone: bool = False, given: int | None = None) -> None:
+    def __init__(self, attributes: Mapping[str, Any], *, alone: bool, given: int | None) -> None:
         run = attributes.get("training.run.id")
         if run is None and not alone and _number(attributes.get("training.world_size")) > 1:
             _log.warning(
