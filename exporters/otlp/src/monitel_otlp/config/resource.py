@@ -69,9 +69,8 @@ def check_rank(rank: object) -> None:
 
     A process that calls ``configure()`` before its launcher sets the variables has no rank, or that of its parent.
     """
-    if (member := distributed_rank()) is not None and str(rank) != str(
-        member[0]
-    ):  # OTEL_RESOURCE_ATTRIBUTES holds text
+    member = distributed_rank()
+    if member is not None and str(rank) != str(member[0]):  # OTEL_RESOURCE_ATTRIBUTES holds text
         warn_once(
             _log,
             "torch.distributed reports rank %d of %d, but the telemetry of this process has %s: call configure() "

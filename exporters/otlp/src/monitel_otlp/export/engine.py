@@ -163,10 +163,6 @@ class Engine:
         return box.path if box is not None and self.box.disk is None and box.path.exists() else self.spool_dir
 
     @property
-    def has_sent(self) -> bool:
-        return any(each.attempts for each in self._senders.values())
-
-    @property
     def stored(self) -> bool:
         """True if something is on disk, even if it is not an item."""
         return any(each.is_on_disk for each in self.box.journals.values())
@@ -367,7 +363,7 @@ class Engine:
                 if not sender.sending.acquire(timeout=_PATIENCE):
                     return False
                 held.callback(sender.sending.release)
-            if self.has_sent:
+            if any(each.attempts for each in self._senders.values()):
                 return False
             for sender in self._senders.values():
                 sender.stop()
