@@ -86,7 +86,6 @@ class Engine:
         self._resource = resource
         delta, now_ns = has_delta_temporality(), time.time_ns()
         self.mapping = WindowMapping(delta, now_ns, settings.distributions, _newest_ns.get(resource, 0))
-        self._read_ns = 0  # time of the last reading
         encoded = encode_resource(resource)
         identity = {
             "resource": encoded,
@@ -238,9 +237,7 @@ class Engine:
         if not (self._readings.is_due(_lost(accounts)) or asked or windows > self._windows_seen):
             return
         self._windows_seen = windows
-        self._read_ns = max(time.time_ns(), self._read_ns + MILLISECOND_NS)
-        own = partial(self._write_own, accounts)
-        for content, points, changed in self._readings.messages(self._read_ns, own):
+        for content, points, changed in self._readings.messages(partial(self._write_own, accounts)):
             # A process that hangs fills no disk: what has not changed is recorded only if the backend takes it.
             if changed or journal.is_empty:
                 number = journal.append(READING, marshal.dumps((content, points, windows), 2))
@@ -249,7 +246,7 @@ class Engine:
     def _pending(self) -> tuple[int, list[tuple[bytes, int, int]]]:
         following = self.box.journals["readings"].next  # first: there may be a newer one while these are made
         windows = self.box.journals["metrics"].next
-        return following, [(*each, windows) for each in self._readings.pending(time.time_ns())]
+        return following, [(*each, windows) for each in self._readings.pending()]
 
     def _write_own(self, accounts: dict[str, Account], sums: RisingSums) -> None:
         recorder = self.recorder
@@ -263,7 +260,7 @@ class Engine:
         self._own.write(sums, accounts, totals=totals, spool_bytes=spool_bytes, attempts=attempts)
 
     def _write_queue_size(self, metrics: Any) -> None:
-        self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()), time.time_ns())
+        self._own.write_queue_size(metrics, sum(each.waiting for each in self.account().values()))
 
     # ---- flush and end
 

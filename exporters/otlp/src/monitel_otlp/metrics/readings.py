@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import ChainMap, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -106,20 +107,21 @@ class Readings:
         self._now = lost, self._lasting(clock.monotonic_ns() - _LONG_NS), names
         return self._now != self._sent or clock.monotonic_ns() >= self._due_ns
 
-    def messages(self, now_ns: int, write_own: Callable[[RisingSums], object]) -> Iterator[tuple[bytes, int, bool]]:
-        """Read the process at a time that is at least a millisecond after the last one.
+    def messages(self, write_own: Callable[[RisingSums], object]) -> Iterator[tuple[bytes, int, bool]]:
+        """Read the process now, at least a millisecond after the last time.
 
         It yields serialized ``ResourceMetrics`` without a resource, each with its number of points, and True if a
         reading in it differs from that of the last round. ``write_own`` writes into the first one.
         """
         self._sent, self._due_ns = self._now, clock.monotonic_ns() + self._idle_ns
-        self._sums.unseen_ns, self._sums.now_ns = self._sums.now_ns, now_ns
+        last_ns = self._sums.now_ns
+        self._sums.unseen_ns, self._sums.now_ns = last_ns, max(time.time_ns(), last_ns + MILLISECOND_NS)
         return _encode(self._sums, self._read(write_own))
 
-    def pending(self, now_ns: int) -> list[tuple[bytes, int]]:
-        """Return the messages of a last round of this time, of the counters that have changed; nothing is noted."""
+    def pending(self) -> list[tuple[bytes, int]]:
+        """Return the messages of a last round now, of the counters that have changed; nothing is noted."""
         sums = RisingSums(delta=self._delta, sent=ChainMap({}, SENT))
-        sums.unseen_ns, sums.now_ns = self._sums.now_ns, now_ns
+        sums.unseen_ns, sums.now_ns = self._sums.now_ns, time.time_ns()
         written = (
             sums.write(metric, attributes, key, total, start_ns)
             for (metric, attributes, key), total, start_ns in self._totals()
@@ -194,8 +196,8 @@ class Readings:
         restarted = seen is not None and (reading.count < seen.count or reading.total < seen.total)
         changed = seen is None or reading.active != seen.active
         sums, start_ns, attributes = self._sums, reading.start_ns or began_ns(), self._attributes
-        time, ended, active, longest = wait_metrics(key)
-        changed |= sums.write(time, attributes, time, float(reading.total), start_ns, restarted=restarted)
+        waited, ended, active, longest = wait_metrics(key)
+        changed |= sums.write(waited, attributes, waited, float(reading.total), start_ns, restarted=restarted)
         changed |= sums.write(ended, attributes, ended, reading.count, start_ns, restarted=restarted)
         since_ns = since_ns or min(start_ns, sums.now_ns - MILLISECOND_NS)  # the same after a restart of the sums
         sums.points.add_level(sums.now_ns, attributes, active, reading.active, since_ns)
@@ -237,10 +239,10 @@ class OwnMetrics:
         self._start_ns = start_ns
         self._durations: dict[str, _Durations] = {}
 
-    def write_queue_size(self, metrics: Any, waiting: int, now_ns: int) -> None:
+    def write_queue_size(self, metrics: Any, waiting: int) -> None:
         """Add the number of waiting items to a list of metrics, after that of an earlier pipeline."""
         last = SENT.get(_SIZE_KEY)
-        now_ns = max(now_ns, 0 if last is None else last.time_ns + MILLISECOND_NS)
+        now_ns = max(time.time_ns(), 0 if last is None else last.time_ns + MILLISECOND_NS)
         SENT[_SIZE_KEY] = Sent(self._start_ns, now_ns, waiting)
         Points(metrics).add_level(now_ns, self._attributes, QUEUE_SIZE, waiting, self._start_ns)
 
