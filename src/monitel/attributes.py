@@ -9,6 +9,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Collection, Hashable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +102,7 @@ def text_of(key: object) -> str:
 # ---- attributes
 
 
+@lru_cache(1000)  # asked for each attribute of each item that is sent
 def attribute_name(name: str) -> str:
     """Return an attribute's name with a letter or digit in ASCII: Prometheus' receiver crashes at another one."""
     if _ASCII_ALNUM(name):
