@@ -37,7 +37,7 @@ class BrokenInt(int):
 
 
 VALUES: list[Any] = [
-    *(None, Broken(), BrokenInt(3), object(), print, 1j, np.datetime64("2020-01-01"), dt.timedelta(1)),
+    *(None, Broken(), proxy(Broken()), BrokenInt(3), object(), print, 1j, np.datetime64("2020-01-01"), dt.timedelta(1)),
     *((1, "a"), frozenset({1}), range(3), b"\xff", b"bytes", np.float32(0.5), np.str_("text"), "\udcff", "a\0b", ""),
     *(2**63, 10**5000, -(10**5000), Fraction(10**400), float("nan"), float("-inf"), -1, True),
 ]

@@ -303,7 +303,7 @@ class QueuedSpans(Ranges[Identified]):
 
     def _end(self, ended: Range, opened: Identified, end_ns: int) -> None:
         args = ended.args
-        if args is not None and not isinstance(args, str):
+        if args is not None and type(args) is not str:
             args = _copied(args)  # the caller may change it later
         queue = self._queue
         queue.append(Ended(opened, ended.name, ended.start_ns, end_ns, ended, args))
