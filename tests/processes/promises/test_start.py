@@ -126,6 +126,17 @@ def test_report_of_a_killed_run(train: Run, before: str) -> None:
     assert all(each in report() for each in ("died of an unknown cause at step 30", "&lt;module&gt;", "0.0333"))
 
 
+def test_autopsy_finds_what_a_later_run_has_collected(train: Run) -> None:
+    """The record of a killed process is in the folder of its run then."""
+    train(BEGIN + TRAIN + "os.kill(os.getpid(), signal.SIGKILL)", returncode=-signal.SIGKILL)
+    (died,) = json.loads(command("autopsy", "--json").stdout)["processes"]
+    train(BEGIN + TRAIN)
+    for target in ([], [str(died["pid"])]):
+        (found,) = json.loads(command("autopsy", *target, "--json").stdout)["processes"]
+        assert (died["pid"], "dead", 30) == tuple(found[each] for each in ("pid", "state", "step"))
+        assert str(folder()) in found["collected_in"]
+
+
 def test_run_that_is_killed_at_once(train: Run, before: str) -> None:
     """Its ledger is written before the first pause."""
     wait = "while not os.path.exists(run.folder / 'ledger.json'): time.sleep(0.01)\n"

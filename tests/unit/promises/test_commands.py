@@ -141,15 +141,22 @@ def test_replay_delivers_everything_once_in_order(receiver: Receiver, program: P
 
 
 def test_replay_has_a_default_folder(receiver: Receiver, grpc_receiver: Any, program: Program, runs: Path) -> None:
-    """MONITEL_SPOOL_DIR, else the place of ``configure()``; it takes the folder in the last line of a run, too."""
+    """MONITEL_SPOOL_DIR, else the place of ``configure()``; it takes the folder in the last line of a run, too.
+
+    Those of ``monitel.start()`` in the current folder are delivered as well.
+    """
     (folder,) = runs.iterdir()
     for place in (runs.with_name("variable"), runs.with_name("state") / "monitel"):
         shutil.copytree(folder, place / folder.name)
+    shutil.copytree(runs, "runs-again")
     env = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}
     over_grpc = {"OTEL_EXPORTER_OTLP_ENDPOINT": grpc_receiver.url, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     for words, more in (([folder], over_grpc), ([], {"MONITEL_SPOOL_DIR": "variable"}), ([], {})):
         assert "delivered 18 items from 1 spool" == program("replay", *words, env={**env, **more}).last
     assert EVENTS == grpc_receiver.record_names()
+    shutil.copytree("runs-again", "monitel-runs/my-run-20260101-1")
+    assert "delivered 18 items from 1 spool" == program("replay", env=env).last
+    assert "/state/monitel' or 'monitel-runs': nothing is left" in program("replay", env=env).stderr
 
 
 def test_replay_resumes_where_it_stopped(receiver: Receiver, program: Program, runs: Path) -> None:
@@ -254,7 +261,7 @@ WRONG: list[tuple[list[str], list[str]]] = [
     (["replay", "runs", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
     (["replay", ""], ["empty"]),
     (["cat", "typo"], ["there is no folder", "typo"]),
-    (["cat", "state"], ["'state' holds no spooled telemetry"]),
+    (["cat", "state"], ["there is no spooled telemetry in 'state'"]),
     (["cat", ""], ["empty"]),
     (["doctor", "--endpoint", "localhost:4318"], ["endpoint must be a base URL", "http://"]),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_bo
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_root, check_platform
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recovery import sweep
-from monitel.blackbox.settings import given_folder, spool_root
+from monitel.blackbox.settings import given_folder, runs_dir, spool_root
 from monitel.text import CommandError, show, warn
 from monitel_otlp.config.settings import resolve
 from monitel_run.arguments import target
@@ -39,7 +40,7 @@ class Places:
     boxes: Path | None = None  # holds black boxes; None for where configure() makes them by default
 
     def __str__(self) -> str:
-        return repr(str(self.root if self.given is None else self.given))
+        return f"{str(self.root)!r} or {str(runs_dir())!r}" if self.given is None else repr(str(self.given))
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,7 +53,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         metavar="DIR",
         type=target,
         help="a spool folder, a folder that holds spool folders, or one that holds black boxes; default: "
-        "MONITEL_SPOOL_DIR, or the folder that jobs use by default",
+        "MONITEL_SPOOL_DIR, or the folder that jobs use by default, and monitel-runs",
     )
     command.add_argument("--rejected", action="store_true", help="also send the refused requests again")
     command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -144,12 +145,15 @@ def _collect_and_find(places: Places) -> Spools:
         show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
     for death in collected.deaths:
         show(str(death), flush=True)
-    found = Spools(problems=collected.problems)
-    root = places.root.absolute() if given is None else given
-    if not boxes_given and (given is not None or root.is_dir()):
-        sweep(root)
-        below = find_spools(root)
-        found = replace(below, problems=[*collected.problems, *below.problems])
+    found, runs = Spools(problems=collected.problems), runs_dir()
+    of_runs = [runs.resolve()] if given is None and os.path.isdir(runs) else []  # noqa: PTH112  no error
+    for root in [] if boxes_given else [given or places.root.absolute(), *of_runs]:
+        if given is not None or root.is_dir():
+            sweep(root)
+            below = find_spools(root)
+            found.folders += below.folders
+            found.refused += below.refused
+            found.problems += [] if root in of_runs else below.problems  # some are of other users
     if given is None or boxes_given:
         spooled = {path.name for path in found.folders}
         in_boxes = find_boxes(boxes).ended
@@ -169,7 +173,7 @@ def _show(progress: tqdm[Any], delivered: int, total: int) -> None:
 
 def nothing_left(places: object, found: Spools) -> str:
     left = "replay --rejected sends the refused requests again" if found.refused else "nothing is left to deliver"
-    return f"{places} holds no spooled telemetry: {left}"
+    return f"there is no spooled telemetry in {places}: {left}"
 
 
 def _summary(total: Delivery, used: int, unusable: int) -> str:
