@@ -46,7 +46,7 @@ for round in range(2):
             pass
     monitel.counter("x.wait-count").add(192)
     monitel.counter("io", unit="By").add(3)
-    monitel.counter("io.bytes").add(50)
+    monitel.counter("io.bytes", attributes={"損失": 1}).add(50)  # Prometheus crashes at this name
     pipeline.force_flush(30)
 """
 
