@@ -1,4 +1,4 @@
-"""Name servers, FIFOs, callbacks and locks that hang stop nothing else, and an exit needs no new thread."""
+"""FIFOs, callbacks and locks that hang stop nothing else, and an exit needs no new thread."""
 
 import socket
 from pathlib import Path
@@ -11,49 +11,7 @@ from tests.support.hostile import url_of
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
-from tests.support.spools import cat, folders, last_line
-
-# A name server that does not answer. The healthy backend has an IP address.
-NAMES = """\
-import socket
-from threading import Event
-def hang(*arguments, **options):
-    Event().wait()
-resolve = socket.getaddrinfo
-def getaddrinfo(host, *arguments, **options):
-    return hang() if "faulty" in str(host) else resolve(host, *arguments, **options)
-socket.getaddrinfo = getaddrinfo
-socket.getfqdn = socket.gethostbyname = socket.gethostbyaddr = hang
-"""
-UNNAMED = """\
-begin = time.monotonic()
-from monitel.profiler import record_function
-pipeline = monitel_otlp.configure(spool_dir="spool", export_interval=0.05, spans=True)
-assert time.monotonic() - begin < 60.0, time.monotonic() - begin  # name resolution never ends here
-loss = Stat("loss", [COUNT], 1e9)
-for number in range(20):
-    loss.add(1)
-    loss.flush()
-    monitel.emit(f"event {number}")
-    with record_function(f"span {number}"):
-        pass
-begin = time.monotonic()
-assert not pipeline.force_flush(0.2)
-assert time.monotonic() - begin < 60.0  # name resolution never ends here
-print(time.monotonic())
-"""
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_nothing_waits_for_a_name_server(train: Run, tmp_path: Path, protocol: str) -> None:
-    """``configure()`` returns at once, the exit is in time, and everything is on disk."""
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://faulty.example:4318", "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
-    ended = train(NAMES + UNNAMED, env=env)
-    assert ended.exit_s < DEADLINE
-    assert 60 == last_line(ended.stderr).spooled
-    assert None is last_line(ended.stderr).dropped
-    assert 1 == len(folders(tmp_path))
-
+from tests.support.spools import cat, last_line
 
 FIFOS = """\
 for name in (".git", "ca.pem"):

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from tests.processes.patience import IN_TIME, SHORT, with_patience
 from tests.processes.promises.jobs import replay
-from tests.support.inbox import DEADLINE, TEMPORALITY
+from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 from tests.support.scripts import CONFIGURE, PRINT_TIME, RECORDED, TRAIN, Run
-from tests.support.series import increase
 from tests.support.spools import arrived, files, last_line, spooled
 
 MANY = {
@@ -114,32 +113,6 @@ assert not [each.name for each in threading.enumerate() if "monitel" in each.nam
         ended = train(TRAIN + script, receiver.url, env=env)
         assert ("", "") == (ended.stdout, ended.stderr)
         assert ([], ["train.py"]) == (receiver.requests, [path.name for path in tmp_path.iterdir()])
-
-
-TOTALS = """\
-monitel.counter("samples").add(60)
-monitel.set_step(7)
-for _ in range(3):
-    with monitel.WaitCounter("loading").guard():
-        pass
-monitel.log({"accuracy": 0.75}, step=5)
-with monitel.activity("data"):
-    pass
-"""
-
-
-@pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-def test_last_totals_arrive(receiver: Receiver, train: Run, temporality: str) -> None:
-    """Counters, waits, numbers, step and times of a script that ends before the first interval."""
-    train(CONFIGURE + TOTALS, receiver.url, env={TEMPORALITY: temporality})
-
-    def total(metric: str) -> float:
-        return increase(receiver, metric) if temporality == "cumulative" else sum(receiver.values(metric))
-
-    assert (60, 3) == (total("samples"), total("loading.wait.count"))
-    assert (7, [0.75]) == (receiver.values("training.step")[-1], receiver.values("accuracy"))
-    times = {point.attributes["training.activity"]: point.value for point in receiver.points("training.time")}
-    assert {"startup", "data", "step", "shutdown"} == set(times)
 
 
 CODES = [

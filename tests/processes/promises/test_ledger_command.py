@@ -509,17 +509,6 @@ def test_runs_have_the_numbers_of_their_jobs_after_the_delivery(
     assert "2" == runs[1]["attributes"]["training.world_size"]
 
 
-def test_run_is_named_by_its_id(console: Console) -> None:
-    """While it runs, and in a folder that was copied, which has everything."""
-    with holding(0, 5, 0.02) as (process, *_):
-        wait_until(lambda: {"state": "running", "last_step": 4}.items() <= run_of(console, "run-7").items())
-        finish(process, "\n")
-    Path("spool").rename("copied")
-    for each in console.compare("run-7", "run-7", spool_dir="copied"):
-        assert {"run": "run-7", "state": "completed", "last_step": 4}.items() <= each.items()
-        assert {"eval.accuracy": 0.5, "training.samples": 40}.items() <= each["values"].items()
-
-
 def test_wrong_numbers_of_runs_are_refused(console: Console) -> None:
     """Two to sixteen runs can be compared."""
     assert "at least two runs to compare, got one" in console("compare", "run-7", status=1).stderr

@@ -13,8 +13,8 @@ from tests.support.commands import command
 from tests.support.hostile import Peer, refusing_url, url_of
 from tests.support.inbox import Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import PRINT_TIME, Run, finish, started, wait_until_ready, write_script
-from tests.support.spools import cat, files, last_line
+from tests.support.scripts import PRINT_TIME, Run
+from tests.support.spools import cat, last_line
 
 #: An attempt could last an hour: only the exit itself is short.
 PATIENT = {"OTEL_EXPORTER_OTLP_TIMEOUT": "3600"}
@@ -87,58 +87,6 @@ def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     sent = len(receiver.requests)
     assert 0 == command("replay", "spool", "--endpoint", receiver.url).status
     assert sent == len(receiver.requests)
-
-
-#: The same, which waits for a line after the first half.
-WAITING = JOB.replace(
-    "    loss.add(number)\n",
-    '    if number == 50:\n        print("ready", flush=True)\n        sys.stdin.readline()\n    loss.add(number)\n',
-)
-
-
-def test_backend_that_goes_away_has_each_item_once_after_a_replay(receiver: Receiver, tmp_path: Path) -> None:
-    """Acknowledged items are not on disk, and the rest is."""
-    with Receiver() as before:
-        script = write_script(tmp_path, with_patience(WAITING + PRINT_TIME, SHORT))
-        with started(tmp_path, script, before.url) as process:
-            wait_until_ready(process)
-            before.wait_until(lambda: 50 == len(before.records()) and [50] == before.values("loss.count")[-1:])
-            before.rule(lambda _request: Answer(503))
-            ended = finish(process, "\n")
-        assert ended.exit_s < IN_TIME
-        left = cat("spool")
-        assert EVENTS == [*before.record_names(), *left.names]
-        assert [*range(1, 101)] == [*before.values("loss.count"), *left.values("loss.count")]
-        assert 100 == len(before.spans()) + len(left.spans)
-    assert 0 == command("replay", "spool", "--endpoint", receiver.url).status
-    assert left.names == receiver.record_names()
-    assert left.values("loss.mean") == receiver.values("loss.mean")
-    assert [] == files("spool")
-
-
-def test_disk_that_is_full_in_fact_keeps_whole_items(train: Run) -> None:
-    """The kernel limits the size of files: the job ends well, and account, last line and ``cat`` agree."""
-    script = """\
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (32 << 10, 32 << 10))
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
-for number in range(400):
-    monitel.emit(f"event {number}", text=os.urandom(500).hex())
-    pipeline.force_flush(0.0)
-pipeline.shutdown()
-for account in pipeline.account().values():
-    assert account.recorded == account.on_disk + account.lost and not account.waiting, account
-print(pipeline.account()["logs"].on_disk, pipeline.account()["logs"].lost)
-"""
-    ended = train(script, refusing_url(), env={"MONITEL_BLACK_BOX": "0"})
-    on_disk, lost = map(int, ended.stdout.split())
-    assert 400 == on_disk + lost
-    assert lost
-    line = last_line(ended.stderr)
-    assert (lost, on_disk or None) == (line.dropped, line.spooled)
-    assert 1 == len([each for each in ended.stderr.splitlines() if "the spool in" in each and "cannot be" in each])
-    found = cat("spool").names if on_disk else []
-    assert [f"event {number}" for number in range(on_disk)] == found
 
 
 HANGING_DISK = """\

@@ -349,6 +349,7 @@ def resolve(host, *given, **options):
         threading.Event().wait()
     return found(host, *given, **options)
 socket.getaddrinfo = resolve
+socket.getfqdn = socket.gethostbyname = socket.gethostbyaddr = lambda *_: threading.Event().wait()
 """
     script, status = ENDS[end]
     url = url_of(blackhole).replace("127.0.0.1", host)

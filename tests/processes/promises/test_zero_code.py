@@ -17,7 +17,7 @@ from tests.processes.patience import LONG, SHORT, with_patience
 from tests.support.pipelines import Start
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
-from tests.support.spools import last_line, spooled
+from tests.support.spools import last_line
 
 Instrument = Callable[..., Ended]  # type of the fixture ``instrument``
 
@@ -89,13 +89,6 @@ def test_both_pipelines_send_what_a_script_records(receiver: Receiver, instrumen
     assert (3, 2, None, None) == (line.windows, line.events, line.dropped, line.spooled)
 
 
-@pytest.mark.parametrize(("signal", "off"), [("metrics", METRICS), ("logs", LOGS), ("traces", TRACES)])
-def test_signal_that_is_off_is_not_recorded(receiver: Receiver, instrument: Instrument, signal: str, off: str) -> None:
-    """By OpenTelemetry's variable, for both pipelines."""
-    instrument(RECORD, **{off: "none"}, MONITEL_SPANS="1")
-    assert {"metrics", "logs", "traces"} - {signal} == {request.signal for request in receiver.requests}
-
-
 @pytest.mark.parametrize("switch", ["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "OTEL_SDK_DISABLED"])
 def test_pipeline_can_be_switched_off(receiver: Receiver, instrument: Instrument, switch: str) -> None:
     """By the name of the instrumentation, or with the SDK."""
@@ -131,17 +124,6 @@ with monitel_otlp.configure(service_name="mine"):
 """
     instrument(script)
     assert ["early", "late"] == receiver.record_names()
-
-
-def test_items_are_kept_on_disk_without_a_backend(instrument: Instrument, tmp_path: Path) -> None:
-    """The items of monitel, in the folder of the variable; the last line has its number."""
-    where = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "MONITEL_SPOOL_DIR": str(tmp_path / "here")}
-    # The exporters of the distribution try for a second.
-    ended = instrument(RECORD, **where, **{TRACES: "none"}, OTEL_EXPORTER_OTLP_TIMEOUT="1")
-    values, names = spooled(tmp_path / "here", distro=False)
-    assert (3, ["epoch", "run.log"]) == (values[-1], sorted(names))
-    assert 5 == last_line(ended.stderr).spooled  # three windows and numbers, two events
-    assert not (tmp_path / "state").exists()
 
 
 DECLARED = """\
