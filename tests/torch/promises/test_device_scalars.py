@@ -4,7 +4,6 @@ import contextvars
 import math
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock, call
 from weakref import proxy
@@ -17,11 +16,9 @@ from tests.support.producers import run_together
 from tests.support.scripts import Run
 from tests.torch.known_work import windows_of
 from tests.torch.later_device import Stream, idle, later, on_later
-from tests.unit.tensorboard.files import read, shown
 
 import monitel
 import monitel.torch
-import monitel_tensorboard
 from monitel.testing import ManualClock
 
 ALL = list(monitel.Aggregation)
@@ -168,29 +165,6 @@ def test_numbers_of_a_name_are_logged_in_the_order_of_the_calls(events: list[mon
     monitel.log({"loss": 2002.0}, step=2002)
     deliver()
     assert ((2002, 2002.0), 1) == (points(events, "loss")[-1], lost(events))
-
-
-def test_tensorboard_shows_each_number_at_its_step(tmp_path: Path) -> None:
-    """Numbers of a device and others of their call and their name, in the order of the steps, in both readers."""
-    with monitel_tensorboard.install(tmp_path, flush_secs=0.01) as installed:
-        for step in range(1, 41):
-            monitel.log({"lr": 1 / step}, step=step)
-            if step % 5 == 0:
-                monitel.log({"loss": on_later(float(step)), "accuracy": step / 2}, step=step)
-            elif step % 5 == 2:
-                monitel.log({"loss": float(step)}, step=step)
-            if step == 33:
-                deliver()
-        assert installed.writer.flush(60)
-        written = read(tmp_path)
-        assert ([*range(1, 41)], [*range(5, 41, 5)]) == tuple(
-            [step for step, _ in written[tag]] for tag in ("lr", "accuracy")
-        )
-        assert [2, 5, 7, 10, 12, 15, 17, 20, 22, 25, 27, 30, 32] == [step for step, _ in written["loss"]]
-        deliver()
-    assert [(step, float(step)) for step in range(41) if step % 5 in {0, 2} and step] == read(tmp_path)["loss"]
-    assert read(tmp_path) == shown(tmp_path)["."]
-    assert (0, 0) == (installed.writer.dropped, installed.writer.replaced)
 
 
 def test_handler_that_raises_holds_no_number_up(events: list[monitel.Event], caplog: pytest.LogCaptureFixture) -> None:

@@ -26,7 +26,10 @@ def stages(folder: Path) -> dict[int, dict[str, float]]:
 
 
 def test_late_rank_and_its_stage_are_named(run: Run, tmp_path: Path) -> None:
-    """By the command, with the delay. The other rank waits for it, and all other stages are those of all ranks."""
+    """By the command, with the delay. The other rank waits for it, and all other stages are those of all ranks.
+
+    The example prints the query for Prometheus; its service is that of the series.
+    """
     late, stage = 0, "backward"
     job = (sys.executable, *TORCHRUN, TRAIN, "--steps", "25", "--late", f"{stage}:{late}:{LATE}s")
     ended = run("-m", "monitel", "run", "--", *job, env={"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
@@ -35,8 +38,14 @@ def test_late_rank_and_its_stage_are_named(run: Run, tmp_path: Path) -> None:
     assert named is not None, summary
     assert (late, stage) == (int(named[1]), named[3])
     assert float(named[2]) == pytest.approx(1e3 * LATE, rel=0.4)
-    ranks = stages(tmp_path / "state/monitel")
+    spool = tmp_path / "state/monitel"
+    ranks = stages(spool)
     own, other = ranks[late], ranks[1 - late]
     assert own[stage] - other[stage] == pytest.approx(LATE, rel=0.4)
     assert other["sync"] - own["sync"] == pytest.approx(LATE, rel=0.4)
     assert {} == {each: ranks for each in STAGES - {stage, "sync"} if abs(own[each] - other[each]) > LATE / 2}
+    assert f"injected: rank {late} is late in {stage} by 200 ms in every step\n" in ended.stdout
+    (service,) = re.findall(
+        r'^    sort_desc\(training:suspect:seconds\{service_name="(.+)"\}\)$', ended.stdout, re.MULTILINE
+    )
+    assert {service} == {point.resource["service.name"] for point in cat(spool).points("training.stage.duration.mean")}

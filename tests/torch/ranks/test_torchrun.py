@@ -1,22 +1,17 @@
-"""Jobs of torchrun by ``opentelemetry-instrument`` or ``monitel run``, their late ranks and their ends; an example."""
+"""Jobs of torchrun by ``opentelemetry-instrument``, and their late ranks; an example."""
 
 import json
-import os
-import signal
-import sys
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.processes.console.commands import RUN, outcome
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.receiver import Receiver
 from tests.support.scripts import Ended, Run
 from tests.support.spools import cat
 from tests.torch.ranks.late_jobs import KINDS, LATE, victim
-from tests.torch.ranks.terminated_job import compare
 
 from monitel.console.lateness import suspects
 from monitel_otel.torch_instrumentor import TorchInstrumentor
@@ -25,7 +20,6 @@ STEPS = 6
 STAGES = {"optimizer", "other", "data", "forward", "backward", "sync"}
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--monitor-interval", "0.1", "--nproc-per-node")
 TRAIN = f"""\
-import os, signal, sys, time
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -40,9 +34,6 @@ def main():
         optimizer.zero_grad()
         model(batch).sum().backward()
         optimizer.step()
-    if "kill" in sys.argv and dist.get_rank() == 1:
-        time.sleep(1.5)
-        os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -86,24 +77,6 @@ def test_ranks_are_instrumented_without_code(
     assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
 
 
-def test_killed_rank_is_named(receiver: Receiver) -> None:
-    """With the signal, although torchrun is its parent; it ends as without ``run``. No other process is recorded."""
-    Path("train.py").write_text(TRAIN)
-    words = [*RUN[:-1], "--endpoint", receiver.url, sys.executable, *TORCHRUN, "2", "train.py", "kill"]
-    ended = outcome(words, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert 1 == ended.status
-    assert "attempt.ended" == receiver.record_names()[-1]
-    (attempt,) = receiver.records("attempt.ended")
-    death = {"attempt.first_death.rank": 1, "attempt.first_death": "killed by SIGKILL"}
-    assert death.items() <= attempt.attributes.items()
-    (died,) = receiver.records("process.died")
-    assert 1 == died.resource["training.rank"]
-    assert {"process.exit.signal": "SIGKILL", "training.step": STEPS}.items() <= died.attributes.items()
-    assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps")
-    assert {0, 1} == {each.resource.get("training.rank") for each in receiver.all_points()} - {None}
-    assert f"dead: rank 1 killed by SIGKILL at step {STEPS}" in " ".join(ended.summary.split())
-
-
 WORKERS = """import monitel
 from torch.utils.data import DataLoader
 
@@ -138,31 +111,6 @@ TorchInstrumentor().uninstrument()
 def test_only_ranks_are_instrumented(run: Run) -> None:
     """A process that a rank starts is not instrumented, and does not import torch."""
     assert "True\nFalse\n" == run("-c", ONLY_RANKS, ONLY_RANKS, env={"RANK": "0"}, fresh=True).stdout
-
-
-BARRIER = """\
-import torch.distributed
-torch.distributed.init_process_group("gloo")
-begin()
-if torch.distributed.get_rank() == 1:
-    threading.Timer(1.0, ready).start()
-    torch.distributed.barrier()
-while True:
-    train()
-"""
-FAILING = BARRIER.replace("while True", "while steps < 100") + "sys.exit(3)\n"
-
-
-@pytest.mark.parametrize(
-    ("script", "signals"),
-    [
-        pytest.param(BARRIER, [signal.SIGTERM], id="the agent forwards SIGTERM"),
-        pytest.param(FAILING, [], id="the agent ends the other worker of one that fails"),
-    ],
-)
-def test_ended_workers_deliver(script: str, signals: list[signal.Signals], tmp_path: Path, receiver: Receiver) -> None:
-    """A worker that runs Python, and one that waits in a collective."""
-    assert 1 == compare(tmp_path, receiver, script, launcher=(*TORCHRUN, "2"), workers=2, signals=signals)
 
 
 def test_late_rank_is_named_in_each_kind_of_job(run: Run, tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from tests.support.checks import ledger
 from tests.support.receiver import Receiver
-from tests.support.scripts import Run
+from tests.support.scripts import Run, finish, read_line, started, wait_until_ready
 from tests.torch.known_work import activity, total
-from tests.torch.ranks.terminated_job import compare
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, COUNTING, ROWS, STEPS, TOKENS, TRAINERS, Truth
 
@@ -169,23 +168,33 @@ def test_preempted_job(name: str, receiver: Receiver, run: Run) -> None:
     assert ([0, 1, 2, 3] if name == "lightning" else [1, 2, 3]) == losses(receiver)
 
 
+#: It trains until SIGTERM, for some seconds at most. A signal handler that prints may interrupt a print.
 SLURM_JOB = """\
-import logging, torch
+import logging, os, signal, sys, time, torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringModel
 from lightning.fabric.plugins.environments import SLURMEnvironment
 logging.getLogger("lightning").setLevel(logging.ERROR)
-begin()
+deadline = time.monotonic() + 100
+if "with" in sys.argv:
+    import monitel, monitel_otlp
+    monitel_otlp.configure(endpoint=sys.argv[2], spool_dir="spool", export_interval=3600.0)
+    monitel.stat("loss", [monitel.COUNT], 3600.0).add(1)
+
 class Model(BoringModel):
     def training_step(self, batch, index):
-        train()
+        if index == 3:
+            os.write(1, b"ready\\n")
+        signal.sigtimedwait([signal.SIGUSR2], 0.02)
+        assert time.monotonic() < deadline, "SIGTERM has no effect"
         return super().training_step(batch, index)
 
 class Report(Callback):
     def on_exception(self, trainer, module, error):
         print(type(error).__name__, flush=True)
-        end()
+        if "with" in sys.argv:
+            monitel.emit("end")
 
     def on_save_checkpoint(self, trainer, *_):
         print("handled", flush=True)
@@ -205,15 +214,29 @@ SLURM = {
 
 
 def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
-    """SIGUSR1 requeues the job and saves a checkpoint, and SIGTERM stops the job."""
+    """SIGUSR1 requeues the job and saves a checkpoint, and SIGTERM stops the job, as without monitel."""
     (tmp_path / "bin").mkdir()
     scontrol = tmp_path / "bin/scontrol"
     scontrol.write_text('#!/bin/sh\necho "$@" >>requeued\n')
     scontrol.chmod(0o755)
-    variables = {**SLURM, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
-    compare(tmp_path, receiver, SLURM_JOB, signals=(signal.SIGUSR1, signal.SIGTERM), variables=variables)
+    variables, ends = {**SLURM, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}, []
+    for which in ("without", "with"):
+        place = tmp_path / which
+        place.mkdir()
+        (place / "train.py").write_text(SLURM_JOB)
+        arguments = ("-W", "ignore", place / "train.py", which, receiver.url)
+        with started(place, *arguments, env=variables, fresh=True) as process:
+            wait_until_ready(process)
+            process.send_signal(signal.SIGUSR1)
+            saved = read_line(process)
+            process.send_signal(signal.SIGTERM)
+            ended = finish(process)
+        paths = [each.relative_to(place) for each in place.rglob("*") if each.is_file()]
+        files = sorted(str(each) for each in paths if "ledgers" not in each.parts)  # a run keeps its ledger
+        ends.append((ended.status, saved, ended.stdout, files))
+    assert ends[0] == ends[1], ended.stderr
     assert "requeue 1\n" == (tmp_path / "with/requeued").read_text()
-    assert 1 == len(receiver.records("end"))
+    assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("end")))
 
 
 LIGHTNING = """\
