@@ -110,18 +110,6 @@ def by(label: str, series: list[dict[str, Any]]) -> dict[str, float]:
     return {each["metric"].get(label, ""): float(each["value"][1]) for each in series}
 
 
-def test_stored_time_is_the_ledger_of_each_process(job: Job) -> None:
-    """Activities that are over have the same seconds; those of a rank add up to its time."""
-    for rank, known in enumerate(job.ranks):
-        of = f'training_time_seconds_total{{training_run_id="run-7", training_rank="{rank}"}}[1m]'
-        stored = by("training_activity", job.store.query(f"max_over_time({of})"))
-        current = {"evaluation", "shutdown"}
-        over = {name: seconds for name, seconds in known.activities.items() if name not in current}
-        assert {"startup", "data", "step"} <= over.keys()
-        assert pytest.approx(over, rel=1e-12) == {name: stored[name] for name in stored if name not in current}
-        assert sum(known.activities.values()) <= sum(stored.values()) <= known.elapsed + 0.1
-
-
 def test_tables_show_seconds_and_shares(job: Job) -> None:
     """The seconds of all ranks, and of rank zero, with shares that add up to 100 %.
 
