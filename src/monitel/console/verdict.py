@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,7 +54,7 @@ def _only(processes: Sequence[Process]) -> int | None:
 
 # ---- dead, failed, ended
 
-_LONGEST_FAILURE, _LONGEST_NAME = 200, 40  # characters
+_LONGEST_MESSAGE, _LONGEST_NAME = 200, 40  # characters
 
 
 def _ended_badly(job: Job) -> Verdict | None:
@@ -83,7 +84,10 @@ def _end(kind: str, first: Process) -> str:
     """Return how and when the first process ended."""
     when = f"after {counted(first.made, 'step')}" if first.made else "before the first step"
     text = f"{first.how} {when if first.step is None else f'at step {first.step:,}'}"
-    return f"{text}: {first.failure[:_LONGEST_FAILURE]}" if kind == "failed" and first.failure else text
+    if kind != "failed" or first.exception is None:
+        return text
+    name, message, place = first.exception
+    return f"{text}: {replace(first, exception=(name, message[:_LONGEST_MESSAGE], place)).failure}"
 
 
 def _survivors(job: Job, kind: str) -> str:

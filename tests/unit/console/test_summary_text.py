@@ -145,7 +145,7 @@ def test_forked_child_does_not_hide_the_death_of_its_rank(tmp_path: Path) -> Non
 
 
 def test_exception_that_ended_a_rank_is_named() -> None:
-    """With its line, in the verdict and beside the rank; ranks that ended alike are one line."""
+    """With its line, in the verdict and beside the rank; ranks that ended alike are one line. A long text is cut."""
     error = ("RuntimeError", "mat1 and mat2 do not fit\n(3x4 and 5x6)", "train.py:30")
     ranks = equal_ranks(step=150)
     ranks[1] = replace(ranks[1], status="failed", exception=error, seen_ns=ranks[1].seen_ns - 10 * S)
@@ -156,6 +156,8 @@ def test_exception_that_ended_a_rank_is_named() -> None:
     assert f"rank 1: {words}" == row("ended", ranks)
     lines = ["            ranks 0 and 2: ConnectionError", "            rank 3 preempted"]
     assert lines == [line for line in text(ranks).splitlines() if line in lines]
+    ranks[1] = replace(ranks[1], exception=("OutOfMemoryError", "no memory " * 99, "train.py:30"))
+    assert row("verdict", ranks).endswith(" no memory (train.py:30), rank 1 first")
 
 
 def test_killed_rank_shows_where_it_was_in_the_last_second() -> None:
