@@ -50,10 +50,7 @@ Doctor = Callable[..., Printed]  # type of the fixture ``doctor``
 def unseen(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Unseen:
-    """Return a function that asserts that nothing which was printed shows a canary, and none of some objects.
-
-    That is the logs of all loggers at DEBUG, http.client included, stdout and stderr; each is searched once.
-    """
+    """Return a function that searches stdout, stderr, all logs at DEBUG, and objects: none may show a canary."""
     caplog.set_level(logging.DEBUG)
     for name in list(logging.root.manager.loggerDict):
         caplog.set_level(logging.DEBUG, name)

@@ -21,7 +21,6 @@ import monitel as monitel_api
 from monitel import COUNT, HISTOGRAM, MEAN, SUM, Stat
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
-from monitel_otlp import Pipeline
 
 EVENTS = [f"event {number}" for number in range(20)]
 
@@ -179,39 +178,19 @@ def test_what_was_recorded_for_another_endpoint_is_left_alone(receiver: Receiver
     assert [EVENTS, EVENTS] == [cat(folder).names for folder in folders]
 
 
-def emit_in_an_outage(pipeline: Pipeline, receiver: Receiver, count: int) -> list[str]:
-    """Emit more events than memory holds, each in a request, and return their names."""
+def test_limit_of_size_drops_the_oldest_and_counts_them(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The newest requests stay; on disk and dropped items add up to the recorded ones."""
+    make_small(monkeypatch, memory_bytes=2_000, spool_bytes=20_000)
     receiver.rule(lambda _request: Answer(503))
-    names = [f"event {number}" for number in range(count)]
+    pipeline, names = start(), [f"event {number}" for number in range(120)]
     for name in names:
         monitel_api.emit(name, text="x" * 200)
         pipeline.force_flush(0.0)
         wait_until(lambda: receiver.of("logs"), "a request of the first event alone, which is sent again and again")
         # 2,000 bytes are three or four requests, and one is being sent; those beyond twice as much would be dropped.
         wait_until(lambda: pipeline.account()["logs"].waiting < 6, "events on disk")
-    assert pipeline.account()["logs"].on_disk
-    return names
-
-
-def test_requests_are_sent_in_order_from_memory_and_disk(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An outage that memory cannot hold: everything arrives once, in the order of its creation."""
-    make_small(monkeypatch, memory_bytes=2_000)
-    with delivered_by(start()) as pipeline:
-        names = emit_in_an_outage(pipeline, receiver, 60)
-        receiver.forget_rules()
-    assert names == receiver.record_names()
-    assert (60, 0) == (pipeline.account()["logs"].delivered, pipeline.account()["logs"].on_disk)
-
-
-def test_limit_of_size_drops_the_oldest_and_counts_them(
-    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The newest requests stay; on disk and dropped items add up to the recorded ones."""
-    make_small(monkeypatch, memory_bytes=2_000, spool_bytes=20_000)
-    pipeline = start()
-    names = emit_in_an_outage(pipeline, receiver, 120)
     assert not pipeline.shutdown()
     account = pipeline.account()["logs"]
     assert 120 == account.on_disk + account.lost

@@ -110,10 +110,7 @@ def test_range_around_several_steps_is_in_its_first_trace_only(receiver: Receive
 
 
 def test_all_ranks_sample_the_same_steps(receiver: Receiver, job: Job) -> None:
-    """The sampler decides by the trace id, after the choice of steps; a step is sent completely or not at all.
-
-    A process that returns to a step, after a resume for example, makes new ids.
-    """
+    """The sampler decides by the trace id; a step is sent completely or not at all, and made again it has new ids."""
     pipeline = job({"steps": 2}, OTEL_TRACES_SAMPLER="traceidratio", OTEL_TRACES_SAMPLER_ARG="0.5")
     for step in (*range(60), *range(40)):
         monitel.set_step(step)
@@ -210,8 +207,7 @@ def train(step: int) -> None:
         for phase in PHASES:
             with record_function(phase):
                 for layer in range(LAYERS):
-                    with record_function("transformer.layer", {"layer": layer, "kind": "attention"}):
-                        pass
+                    record_ranges("transformer.layer", args={"layer": layer, "kind": "attention"})
 
 
 @pytest.mark.parametrize(("ranks", "budget", "megabytes"), [BUDGETS[0], BUDGETS[2], BUDGETS[-3], BUDGETS[-1]])

@@ -83,10 +83,7 @@ def test_profile_has_events_with_times_parents_and_averages(clock: ManualClock, 
 
 
 def test_profile_has_the_ranges_that_begin_while_it_records(clock: ManualClock) -> None:
-    """Not the one around it; a nested profile has those within it. One that still runs at the stop ends there.
-
-    Collection can be switched off and on. Where other kinds of events alone are wanted there is none.
-    """
+    """A nested profile has those within it. A range that runs at the stop ends there. Collection can be switched."""
     outer, inner = profile(), profile()
     with pytest.raises(AssertionError, match=r"^Profiler must be initialized before accessing events$"):
         outer.events()
@@ -325,10 +322,7 @@ def rf_id(node: Any) -> Any:
 
 
 def test_observers_are_independent(tmp_path: Path, unraisable: list[BaseException | None]) -> None:
-    """Two observers write two files (torch's second one writes none), one of them when it is garbage-collected.
-
-    Without their folder, the end of the profile and the destructor do not raise; ``unregister_callback`` does.
-    """
+    """Each writes its file, at the latest when it is destructed; without a folder only ``unregister_callback`` raises."""
     folder = tmp_path / "gone"
     folder.mkdir()
     paths = [tmp_path / "1.json", tmp_path / "2.json.gz", *(folder / f"{number}" for number in range(3))]

@@ -34,10 +34,7 @@ def counts(events: Iterable[Any]) -> list[int]:
 
 
 def test_windows_end_at_multiples_of_their_size(make_stat: MakeStat, clock: Any, events: list[Any]) -> None:
-    """The first window is shorter, and a sample at a boundary is in the next one; the add() after a window logs it.
-
-    Empty windows log nothing; an old window has the times of its interval, even if it is logged later.
-    """
+    """A sample at a boundary is in the next window; the add() after a window logs it; empty windows log nothing."""
     clock.advance(70)
     stat = make_stat()
     for seconds, windows in ((5, 0), (44.999, 0), (0.001, 1), (61, 2)):  # 75, 119.999, 120, 181
