@@ -322,7 +322,7 @@ def rf_id(node: Any) -> Any:
 
 
 def test_observers_are_independent(tmp_path: Path, unraisable: list[BaseException | None]) -> None:
-    """Each writes its file, at the latest when it is destructed; without a folder only ``unregister_callback`` raises."""
+    """Each writes a file, at the latest when it is destructed; without a folder only ``unregister_callback`` raises."""
     folder = tmp_path / "gone"
     folder.mkdir()
     paths = [tmp_path / "1.json", tmp_path / "2.json.gz", *(folder / f"{number}" for number in range(3))]
