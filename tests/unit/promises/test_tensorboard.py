@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
 from tensorboard.util import tensor_util  # type: ignore[import-untyped]
@@ -262,9 +263,12 @@ def test_writer_adds_scalars_and_texts_from_all_threads(tmp_path: Path) -> None:
     with SummaryWriter(tmp_path) as writer:
         run_together(*(partial(add, each) for each in "ab"))
         writer.add_scalar("flag", True)
+        writer.add_scalar("array", np.array([[0.5]]))  # type: ignore[arg-type]  # as torch's writer
         writer.add_text("note", "**bold** \ud800", 7)
     every = [(step, step / 2) for step in range(200)]
-    assert {"a": every, "b": every, "flag": [(0, 1.0)], "note": [(7, "**bold** \\ud800")]} == read(tmp_path)
+    assert {"a": every, "b": every, "flag": [(0, 1.0)], "array": [(0, 0.5)], "note": [(7, "**bold** \\ud800")]} == read(
+        tmp_path
+    )
     assert (0, 0) == (writer.dropped, writer.failed)
     with pytest.raises(TypeError, match="use add_text for text"):
         writer.add_scalar("loss", "0.5")  # type: ignore[arg-type]  # on purpose

@@ -135,11 +135,11 @@ def added_point(tag: Any, value: float | str, step: Any, walltime: Any) -> Point
 
 
 def checked_number(what: str, value: Any) -> float:
-    """Return anything that ``float()`` accepts, except text, as a float."""
+    """Return anything that ``float()`` accepts, except text, and an array of one element, as a float."""
     if isinstance(value, (str, bytes, bytearray)):
         raise TypeError(f"{what} must be a real number, got {given(value)}; use add_text for text")
     try:
-        return float(value)
+        return float(value.item() if hasattr(value, "item") else value)
     except Exception as error:
         raise TypeError(f"{what} must be a real number that fits in a float, got {given(value)}") from error
 

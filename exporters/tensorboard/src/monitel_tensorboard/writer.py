@@ -137,8 +137,8 @@ class SummaryWriter:
 
         Args:
             tag: The chart's name; TensorBoard groups by the part before the first ``/``.
-            scalar_value: Anything that ``float()`` accepts, except text. A tensor on a device is read here, which waits
-                for the device.
+            scalar_value: Anything that ``float()`` accepts, except text, and an array of one element. A tensor on a
+                device is read here, which waits for the device.
             global_step: The position on the x axis, without its fraction; None is 0, as in torch.
             walltime: Seconds since the Unix epoch; the current time by default.
 
