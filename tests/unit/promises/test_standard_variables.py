@@ -119,7 +119,8 @@ def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
             found |= {"temporality": point.temporality} if metric == "counter" else {"histogram": point.kind}
             found["exemplars"] = found.get("exemplars", 0) + len(point.proto.exemplars)
     found["of the sdk"] = any(point.metric.startswith("otel.sdk.") for point in inbox.all_points())
-    for each in (*inbox.records(), *inbox.spans()):
+    items: list[Any] = [*inbox.records(), *inbox.spans()]
+    for each in items:
         own = {key: value for key, value in each.attributes.items() if not key.startswith("thread.")}
         found[each.name] = own, each.proto.dropped_attributes_count
     for span in (each.proto for each in inbox.spans() if each.name == "span"):

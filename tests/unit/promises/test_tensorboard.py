@@ -210,8 +210,8 @@ def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest
     log(20)
     with install(tmp_path, purge_step=2):
         monitel.log({"loss": 0.5})  # without a step, before the loop: a smaller one would hide the earlier points
-    ranks = {"run-2": 0, "run-2/rank-1": 1, "run-2/rank-2": 2, "run-3": 10, "run-3/rank-1": 11, "run-3/rank-2": 12}
-    expected = {folder: [(1, float(value))] for folder, value in {".": 0, **ranks, "run-5": 20}.items()}
+    others = {"run-2": 0, "run-2/rank-1": 1, "run-2/rank-2": 2, "run-3": 10, "run-3/rank-1": 11, "run-3/rank-2": 12}
+    expected = {folder: [(1, float(value))] for folder, value in {".": 0, **others, "run-5": 20}.items()}
     expected["."] += [(2, 0.5)]
     foreign.unlink()
     assert expected == {run: points["loss"] for run, points in shown(tmp_path).items()}
