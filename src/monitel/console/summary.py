@@ -19,6 +19,7 @@ from monitel.console.outcome import outcome, record_command
 from monitel.console.reader import within
 from monitel.console.report import is_wanted, write_job
 from monitel.console.runs import Run, is_given, run_in, with_loss
+from monitel.console.verdict import SET_STEP
 from monitel.runs.ended import read_ends
 from monitel.runs.folder import correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
@@ -121,7 +122,7 @@ def summary_lines(
     if len(shown) > _JOBS:
         lines.append(f"and {len(shown) - _JOBS:,} more jobs")
     nothing = "no recorded process has ended" if running and not processes else "nothing was recorded"
-    lines = lines or [f"{_START}{'no training steps' if rows else nothing}"]
+    lines = lines or wrapped(f"{_START}{f'no training steps; {SET_STEP}' if rows else nothing}", screen.width)
     if running:
         more = f" and {len(running) - _RANKS:,} more" if len(running) > _RANKS else ""
         what = f"{'process' if len(running) == 1 else 'processes'} {', '.join(running[:_RANKS])}{more}"

@@ -507,7 +507,7 @@ def _largest(processes: Iterable[Process], time_ns: Callable[[Process], int]) ->
 # ---- unknown, healthy
 
 _OVERDUE_NS, _OVERDUE_STEPS = 5 * _S, 10  # without a step, after which a rate would be wrong
-_SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
+SET_STEP = "call monitel.set_step(), or monitel.torch.instrument()"
 
 
 def _unknown(job: Job) -> Verdict | None:
@@ -516,7 +516,7 @@ def _unknown(job: Job) -> Verdict | None:
     if not job.counted:
         text = "no process of the job can be read"
     elif not any(each.makes_steps for each in job.counted):
-        text = f"no step was set; {_SET_STEP}"
+        text = f"no step was set; {SET_STEP}"
     elif not enough:
         most = max(each.made for each in job.counted)
         if job.over:  # the event of a death has only the last step
@@ -525,7 +525,7 @@ def _unknown(job: Job) -> Verdict | None:
             steps = f"{counted(most, 'step')} so far"
         text = f"{steps}, a verdict needs {ENOUGH_STEPS} steps"
     elif not _data_shares(job):
-        text = f"{_pace(job)}, without a ledger or stages; {_SET_STEP}"
+        text = f"{_pace(job)}, without a ledger or stages; {SET_STEP}"
     elif len({each.rank for each in enough} - {None}) > 1 and not job.times:
         remedy = "late ranks are not known without stages; call monitel.torch.instrument()"
         text = f"{_pace(job)}, no overhead found, but {remedy}"

@@ -127,7 +127,7 @@ monitel.emit("done")
 """
     summary = run(script, MONITEL_RUN_EVENTS="false")
     replay = f"monitel replay {Path('state/monitel').resolve()}"
-    assert f"no training steps on disk 6 items, deliver with: {replay}" in summary
+    assert f"monitel.torch.instrument() on disk 6 items, deliver with: {replay}" in summary
 
 
 def test_worker_of_a_fork_server_is_a_helper() -> None:

@@ -50,7 +50,10 @@ def test_spool_that_was_delivered_meanwhile_is_exported(tmp_path: Path) -> None:
     ("reports", "expected"),
     [
         ([], "monitel run: nothing was recorded"),
-        ([ended(accounts={"logs": Account(2, 2)})], "monitel run: no training steps\n  exported  0 windows and num"),
+        (
+            [ended(accounts={"logs": Account(2, 2)})],
+            "monitel run: no training steps; call monitel.set_step(), or monitel.torch.instrument()\n  exp",
+        ),
         ([ended(made=100, skipped=10)], "monitel run: train, run run-7, 100 steps (10 skipped)"),
         (
             [ended(rank, made=9 + rank, step_time=Total(8, 4.0 - rank), world_size=2) for rank in range(2)],
