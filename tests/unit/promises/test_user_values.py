@@ -101,6 +101,7 @@ def test_names_of_attributes_have_a_letter_or_digit_in_ascii(
     monitel.counter("tokens", attributes=ATTRIBUTES).add(2)
     monitel.log({"損失": 0.5}, **ATTRIBUTES)
     monitel.emit("done", ATTRIBUTES)
+    pipeline.meter_provider.get_meter("mine").create_counter("of_the_sdk").add(1)
     metrics = backend.collect()
     assert pipeline.force_flush(DEADLINE)
     expected = {name: name for name in ATTRIBUTES.values()}
@@ -111,7 +112,8 @@ def test_names_of_attributes_have_a_letter_or_digit_in_ascii(
         (done,) = (each for each in records if each.body == "done")
         assert {"損失": 0.5} == numbers.body
         assert [expected] * 2 == [dict(numbers.attributes), dict(done.attributes)]
-    assert expected.items() <= receiver.records()[0].resource.items()
+    for resource in (receiver.records()[0].resource, receiver.points("of_the_sdk")[0].resource):
+        assert expected.items() <= resource.items()
 
 
 def test_numbers_in_bodies_that_are_not_finite_are_text(backend: Backend, receiver: Receiver, start: Start) -> None:

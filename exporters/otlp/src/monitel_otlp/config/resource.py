@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.sdk.resources import Resource, ResourceDetector, ServiceInstanceIdResourceDetector
 
 import monitel
-from monitel.attributes import escape_surrogates
+from monitel.attributes import attribute_name, escape_surrogates
 from monitel.process.failures import warn_once
 from monitel.process.launcher import distributed_rank, launch_attributes
 from monitel_otel.scope import SCHEMA_URL
@@ -92,7 +92,7 @@ def describe_process(
         return launch.merge(application).merge(Resource(attributes or {}))
     created = Resource.create(attributes)  # it reads variables, which override detected attributes
     found = {
-        escape_surrogates(name): escape_surrogates(value) if isinstance(value, str) else value
+        attribute_name(escape_surrogates(name)): escape_surrogates(value) if isinstance(value, str) else value
         for name, value in {**_host_and_process(), **_DISTRIBUTION, **launch.attributes, **created.attributes}.items()
     }
     return Resource(found, created.schema_url or SCHEMA_URL)
