@@ -163,6 +163,7 @@ def _become(descriptors: list[int], folder: str, environment: dict[str, str]) ->
 
 def _run(arguments: list[str]) -> None:
     """Do what ``python ARGUMENTS`` does, in the main module of this process."""
+    sys.dont_write_bytecode = True  # a script that limits the size of files would leave a part of a module
     if arguments[:2] == ["-W", "ignore"]:
         warnings.simplefilter("ignore")
         sys.warnoptions.append("ignore")
