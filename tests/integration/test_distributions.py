@@ -1,11 +1,10 @@
 """Distributions and a real Prometheus: its quantiles of what was sent are those of the samples."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.conftest import Prometheus, prometheus_program
+from tests.integration.conftest import Prometheus
 from tests.support.scripts import Run
 
 QS = (0.01, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999)
@@ -29,7 +28,7 @@ assert not pipeline.dropped, pipeline.dropped
 """
 
 
-def sent(train: Run, prometheus: Prometheus, distributions: str | None, *, negative: bool = False) -> Any:
+def sent(train: Run, prometheus: Prometheus, distributions: str, *, negative: bool = False) -> Any:
     """Three windows of 3,000 samples each: the samples, the last window's p99, and the scale of all."""
     return json.loads(train(RUN, json.dumps([distributions, negative]), env=prometheus.variables).stdout)
 
@@ -60,16 +59,3 @@ def test_histogram_quantile_is_within_the_bound(
     percentiles = [p99] if distributions == "both" else []
     assert percentiles == [float(value) for value in prometheus.values("step_time_p99_seconds")]
     assert ["9000"] == prometheus.values("step_time_count_total")
-
-
-def test_percentiles_reach_a_prometheus_without_native_histograms(backends: Path, train: Run, tmp_path: Path) -> None:
-    """The default is what every backend takes: nothing is refused, and nothing is set aside."""
-    config = tmp_path / "prometheus.yml"
-    config.write_text("global: {scrape_interval: 1h}\n")
-    url, program = prometheus_program(backends, tmp_path, config)
-    prometheus = Prometheus(url)
-    with program:
-        _, p99, _ = sent(train, prometheus, None)
-        assert [p99] == [float(value) for value in prometheus.values("step_time_p99_seconds")]
-        assert 3 == len(prometheus.samples("step_time_stddev_seconds"))
-        assert [] == prometheus.values('{__name__=~"step_time_histogram.*"}')

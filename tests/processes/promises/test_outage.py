@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.processes.patience import IN_TIME, SHORT, with_patience
+from tests.processes.patience import IN_TIME
 from tests.support import hostile
 from tests.support.checks import NEEDS_GRPC
 from tests.support.commands import command
@@ -87,32 +87,3 @@ def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     sent = len(receiver.requests)
     assert 0 == command("replay", "spool", "--endpoint", receiver.url).status
     assert sent == len(receiver.requests)
-
-
-HANGING_DISK = """\
-from threading import Event, current_thread, main_thread
-hung = Event()
-def hang(*arguments, **options):
-    assert current_thread() is not main_thread()
-    hung.set()
-    Event().wait()
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1] or None, spool_dir="spool", export_interval=0.05)
-os.open = os.pwrite = hang
-for number in range(100):
-    monitel.emit("event", number=number)
-if not sys.argv[1]:
-    hung.wait()
-"""
-
-
-@pytest.mark.timed
-@pytest.mark.parametrize("backend", ["healthy", "none"])
-def test_exit_does_not_wait_for_a_disk_that_hangs(receiver: Receiver, train: Run, backend: str) -> None:
-    """A healthy backend receives everything; without one all items are dropped, and the last line reports it."""
-    url = receiver.url if backend == "healthy" else ""
-    ended = train(with_patience(HANGING_DISK + PRINT_TIME, SHORT), url, env={"MONITEL_BLACK_BOX": "0"})
-    assert ended.exit_s < IN_TIME
-    line = last_line(ended.stderr)
-    assert ((100, None) if url else (None, 100)) == (line.events, line.dropped)
-    assert (100 if url else 0) == len(receiver.records("event"))
-    assert url or "dropped 100 (exit 100)" in ended.stderr

@@ -3,7 +3,6 @@
 import os
 import select
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +15,7 @@ from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import Run, finish, read_line, started, wait_until_ready, write_line, write_script
+from tests.support.scripts import Run, finish, read_line, started, wait_until_ready, write_line
 from tests.support.spools import parse
 
 from monitel_otlp.export.collector import collect
@@ -193,27 +192,6 @@ def test_killed_inside_c_code_with_the_gil(job: Job, receiver: Receiver) -> None
     (died,) = receiver.records("process.died")
     assert 9 == died.attributes["training.step"]
     assert ([1], [1, 3]) == (receiver.numbers("left"), [value for value in receiver.values("loss.sum") if value])
-
-
-def test_run_alone_collects_the_processes_that_it_has_started(tmp_path: Path, receiver: Receiver) -> None:
-    """While it runs, other collectors leave a dead rank to it, because it observes the ends of ranks."""
-    script = """\
-import subprocess
-if len(sys.argv) > 1:
-    monitel_otlp.configure(spool_dir="spool")
-    monitel.emit("left", number=1)
-    os.kill(os.getpid(), 9)
-assert subprocess.run([sys.executable, __file__, "rank"]).returncode == -9
-print("died", flush=True)
-sys.stdin.readline()
-"""
-    options = ["-m", "monitel", "run", "--endpoint", receiver.url, "--"]
-    with started(tmp_path, *options, sys.executable, write_script(tmp_path, script)) as process:
-        assert "died" == read_line(process)
-        assert "collected" not in command("replay", "--endpoint", receiver.url).stdout
-        assert 0 == finish(process, "\n").status
-    assert 1 == len(receiver.records("process.died"))
-    assert [1] == receiver.numbers("left")
 
 
 def test_forked_child_and_its_parent_die_separately(job: Job, receiver: Receiver) -> None:

@@ -138,6 +138,15 @@ def test_exit_leaves_in_the_box_what_the_disk_does_not_take(
         assert [] == files("spool")
 
 
+def test_exit_beside_a_disk_that_hangs_counts_what_is_lost(start: Start, disk: Disk) -> None:
+    """Without backend and black box all is dropped as ``exit``."""
+    pipeline = start(endpoint=None, black_box=False)
+    disk.hang()
+    emit_many(pipeline, 5)
+    assert not pipeline.shutdown(0.5)
+    assert {"exit": 5} == pipeline.dropped
+
+
 @pytest.mark.parametrize("trouble", ["full", "hangs"])
 def test_memory_is_limited_if_the_disk_takes_nothing(
     receiver: Receiver, start: Start, disk: Disk, monkeypatch: pytest.MonkeyPatch, trouble: str
