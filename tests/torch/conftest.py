@@ -1,19 +1,15 @@
 """Fixtures for training loops whose parts take known times."""
 
 import gc
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.support.receiver import Receiver
-from tests.support.scripts import Ended, Run
 from tests.torch.known_work import Cycles, Work, logged_cycles
 from torch import distributed
 
@@ -74,24 +70,6 @@ def windows(clock: ManualClock) -> Iterator[Callable[..., Callable[[], dict[str,
 def instrumented() -> Iterator[None]:
     with monitel.torch.instrument(window_size=float("inf")):
         yield  # nothing: pytest keeps the value until all fixtures have ended
-
-
-@pytest.fixture
-def instrument(receiver: Receiver, run: Run) -> Callable[..., Ended]:
-    """Provide a function that runs Python with ``opentelemetry-instrument``, arguments and variables."""
-    program = Path(sys.executable).with_name("opentelemetry-instrument")
-    usual = {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
-        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
-        "OTEL_METRICS_EXPORTER": "otlp_proto_http",
-        "OTEL_LOGS_EXPORTER": "otlp_proto_http",
-        "OTEL_TRACES_EXPORTER": "none",
-    }
-
-    def instrument(*arguments: object, **variables: str) -> Ended:
-        return run(program, sys.executable, *arguments, env={**usual, **variables}, timeout=240)
-
-    return instrument
 
 
 @pytest.fixture

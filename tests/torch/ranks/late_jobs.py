@@ -1,7 +1,8 @@
 """Jobs of four ranks, one after the other; in each of them one rank is late in one stage.
 
 The argument is a folder. Each rank writes ``FOLDER/<rank>.json``: for each kind of job its group, whether its steps had
-the outcome of those of a job that is not instrumented, and the typical duration of each stage.
+the outcome of those of a job that is not instrumented, whether the rank was seen while it waited for others, and the
+typical duration of each stage.
 """
 
 import json
@@ -14,6 +15,7 @@ from threading import Event
 from typing import Any
 
 import torch
+from tests.support.producers import repeating
 from tests.torch.known_work import Takes, windows_of
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -26,6 +28,7 @@ from torch.utils.data import DataLoader
 import monitel
 import monitel.testing
 import monitel.torch
+from monitel.training.activities import StageNow, stage_now
 
 WIDTH, BATCH = 16, 4
 WARM_UP, STEPS = 3, 6
@@ -218,9 +221,15 @@ def main() -> None:
         expected = run(name, Pauses(0), 3)
         group = group_of(name)
         pauses = Pauses(1, late if distributed.get_rank() == victim(name) else "")
-        with monitel.testing.capture_events() as events, monitel.torch.instrument(window_size=0.001, rank_group=group):
+        seen: list[StageNow | None] = []
+        with (
+            monitel.testing.capture_events() as events,
+            monitel.torch.instrument(window_size=0.001, rank_group=group),
+            repeating(lambda: seen.append(stage_now()), pause=LATE / 20),  # noqa: B023  this one
+        ):
             same = expected == run(name, pauses, WARM_UP + STEPS)[:3]
-        found[name] = {"group": group, "same": same, "stages": durations(events)}
+        waits = sum(each is not None and each.waits for each in seen) > STEPS
+        found[name] = {"group": group, "same": same, "waits": waits, "stages": durations(events)}
         torch._dynamo.reset()
     Path(sys.argv[1], f"{distributed.get_rank()}.json").write_text(json.dumps(found))
     distributed.barrier()

@@ -1,7 +1,7 @@
 """Jobs of torchrun by ``opentelemetry-instrument``, and their late ranks; an example."""
 
 import json
-from collections.abc import Callable
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.receiver import Receiver
-from tests.support.scripts import Ended, Run
+from tests.support.scripts import Run
 from tests.support.spools import cat
 from tests.torch.ranks.late_jobs import KINDS, LATE, victim
 
@@ -47,16 +47,23 @@ def by_rank(receiver: Receiver, name: str) -> dict[object, float]:
 
 
 @pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-def test_ranks_are_instrumented_without_code(
-    receiver: Receiver, instrument: Callable[..., Ended], tmp_path: Path
-) -> None:
+def test_ranks_are_instrumented_without_code(receiver: Receiver, run: Run, tmp_path: Path) -> None:
     """Both report their steps, stages and waits; neither the launcher nor DataLoader workers are instrumented."""
     (entry,) = entry_points(group="opentelemetry_instrumentor", name="monitel_torch")
     assert TorchInstrumentor is entry.load()
     path = tmp_path / "train.py"
     path.write_text(TRAIN)
-    detectors = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel"}
-    ended = instrument(*TORCHRUN, "2", path, MONITEL_SAMPLES_PER_STEP="8", **detectors)
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_METRICS_EXPORTER": "otlp_proto_http",
+        "OTEL_LOGS_EXPORTER": "otlp_proto_http",
+        "OTEL_TRACES_EXPORTER": "none",
+        "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "monitel",
+        "MONITEL_SAMPLES_PER_STEP": "8",
+    }
+    program = Path(sys.executable).with_name("opentelemetry-instrument")
+    ended = run(program, sys.executable, *TORCHRUN, "2", path, env=env, timeout=240)
     assert {0: STEPS, 1: STEPS} == by_rank(receiver, "training.steps") == by_rank(receiver, "training.step")
     assert {0: STEPS - 1, 1: STEPS - 1} == by_rank(receiver, "training.step.duration.count")
     points = receiver.points("training.stage.duration.mean")
@@ -77,26 +84,6 @@ def test_ranks_are_instrumented_without_code(
     assert 2 * ["monitel: exported 8 windows and numbers, 1 events"] == lines
 
 
-WORKERS = """import monitel
-from torch.utils.data import DataLoader
-
-options = {"num_workers": 2, "multiprocessing_context": "fork"}
-list(DataLoader(range(4), collate_fn=lambda _items: monitel.emit("loaded"), **options))
-"""
-
-
-@pytest.mark.invalid_output("the resource belongs to the application", "resource.distro")
-@pytest.mark.parametrize(("workers", "names"), [("true", 4 * ["loaded"]), ("false", [])])
-def test_events_of_workers_are_exported_on_request(
-    receiver: Receiver, instrument: Callable[..., Ended], tmp_path: Path, workers: str, names: list[str]
-) -> None:
-    """MONITEL_WORKERS has its effect; a process without a rank is not instrumented."""
-    (tmp_path / "train.py").write_text(WORKERS)
-    instrument("train.py", MONITEL_WORKERS=workers)
-    assert names == receiver.record_names()
-    assert [] == receiver.points("training.steps")
-
-
 ONLY_RANKS = """\
 import os, subprocess, sys
 from monitel_otel.torch_instrumentor import TorchInstrumentor
@@ -114,12 +101,13 @@ def test_only_ranks_are_instrumented(run: Run) -> None:
 
 
 def test_late_rank_is_named_in_each_kind_of_job(run: Run, tmp_path: Path) -> None:
-    """With its stage and the delay, and nobody else; all gradients stay the same."""
+    """With its stage and the delay, and nobody else; the others are seen waiting. All gradients stay the same."""
     environment = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     run(*TORCHRUN, "4", "-m", "tests.torch.ranks.late_jobs", tmp_path, env=environment, timeout=240)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
     for kind, (_, stage) in KINDS.items():
         assert all(each[kind]["same"] for each in ranks), kind
+        assert all(each[kind]["waits"] for rank, each in enumerate(ranks) if rank != victim(kind)), kind
         groups: dict[Any, dict[int, dict[str, float]]] = {}
         for rank, each in enumerate(ranks):
             groups.setdefault(each[kind]["group"], {})[rank] = each[kind]["stages"]

@@ -21,6 +21,7 @@ from torch import distributed
 import monitel
 import monitel.torch
 import monitel_otlp
+from monitel.blackbox.activity import describe
 from monitel.profiler import profile, ranges, record_function
 from monitel.training.activities import stage_now
 
@@ -31,6 +32,8 @@ def _stage() -> str:
     found = stage_now()
     assert found is None or (found.thread, found.waits) == (threading.get_ident(), False)
     assert found is None or found.age_ns >= 0
+    in_record = describe()["stage"]
+    assert (None if found is None else found[:2]) == (None if in_record is None else in_record[:2])
     return "" if found is None else found.name
 
 
