@@ -1,8 +1,6 @@
 """A job beside a dead backend: it ends nevertheless, what is left is on disk exactly, and is delivered once."""
 
-import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -10,8 +8,7 @@ from tests.processes.patience import IN_TIME
 from tests.support import hostile
 from tests.support.checks import NEEDS_GRPC
 from tests.support.commands import command
-from tests.support.hostile import Peer, refusing_url, url_of
-from tests.support.inbox import Answer
+from tests.support.hostile import Peer, refusing_url
 from tests.support.receiver import Receiver
 from tests.support.scripts import PRINT_TIME, Run
 from tests.support.spools import cat, last_line
@@ -38,29 +35,18 @@ clock.advance(1)
 
 @pytest.fixture
 def dead(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """The variables for a backend that is down, silent, too slow by hours, busy, or has no room for connections."""
+    """The variables for a backend that is down, silent, or too slow by hours; others: tests/unit/promises."""
     kind, _, protocol = request.param.partition(" over ")
     variables = {**PATIENT, "OTEL_EXPORTER_OTLP_PROTOCOL": {"gRPC": "grpc", "": "http/protobuf"}[protocol]}
-    with ExitStack() as stack:
-        if kind == "down":
-            url = refusing_url()
-        elif kind == "full":
-            url = url_of(stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0)))
-        elif kind == "busy":
-            busy = stack.enter_context(Receiver())
-            busy.rule(lambda _request: Answer(503, {"Retry-After": "3600"}))
-            url = busy.url
-        else:
-            behave = hostile.drips_headers if kind == "drips" else hostile.never_reads
-            url = stack.enter_context(Peer(behave)).url
-        yield {**variables, "URL": url}
+    with Peer(hostile.drips_headers if kind == "drips" else hostile.never_reads) as peer:
+        yield {**variables, "URL": refusing_url() if kind == "down" else peer.url}
 
 
 OVER_GRPC = [pytest.param(f"{each} over gRPC", marks=NEEDS_GRPC) for each in ("down", "silent")]
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("dead", ["down", "silent", "drips", "full", "busy", *OVER_GRPC], indirect=True)
+@pytest.mark.parametrize("dead", ["down", "silent", "drips", *OVER_GRPC], indirect=True)
 def test_job_beside_a_dead_backend_leaves_everything_on_disk_for_one_replay(
     receiver: Receiver, train: Run, dead: dict[str, str]
 ) -> None:
