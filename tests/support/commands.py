@@ -1,6 +1,7 @@
 """The command ``monitel`` in this process."""
 
 import io
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from importlib.metadata import entry_points
 from typing import NamedTuple
@@ -27,6 +28,9 @@ class Printed(NamedTuple):
             name, value = line[2:20].strip(), line[21:]
             rows[name] = f"{rows[name]}\n{value}" if name in rows else value
         return found
+
+
+Program = Callable[..., Printed]  # type of the fixture ``program``
 
 
 def command(*arguments: object) -> Printed:

@@ -299,7 +299,7 @@ def spans_of(message: Any) -> Iterator[Span]:
     for scope, resource, span in _inside(message, "traces"):
         times, attributes = (span.start_time_unix_nano, span.end_time_unix_nano), attributes_of(span.attributes)
         ids = span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex()
-        rest: Any = (span.kind, span.flags, scope, resource, span.status.code, span)
+        rest: Any = span.kind, span.flags, scope, resource, span.status.code, span
         yield Span(span.name, *times, attributes, *ids, *rest)
 
 

@@ -117,8 +117,11 @@ def events(request: pytest.FixtureRequest) -> Iterator[list[Any]]:
         yield events
 
 
+MakeStat = Callable[..., Any]  # type of the fixture ``make_stat``
+
+
 @pytest.fixture
-def make_stat(monitel: ModuleType) -> Callable[..., Any]:
+def make_stat(monitel: ModuleType) -> MakeStat:
     """Return a function that creates a Stat, by default with all aggregations and a window of 60 s."""
 
     def make(

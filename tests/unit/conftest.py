@@ -1,15 +1,33 @@
 """The command ``monitel``, the temporality of sums, and the time zone of texts, for tests in all folders."""
 
+import sys
 import time
+from collections.abc import Mapping
 
 import pytest
+from tests.support.commands import Printed, Program, command
 from tests.support.inbox import CUMULATIVE, TEMPORALITY
-from tests.unit.promises.program import Program
 
 
 @pytest.fixture
 def program(caplog: pytest.LogCaptureFixture) -> Program:
-    return Program(caplog)
+    """Return a function that runs ``monitel`` with variables; log lines are part of what it prints to stderr."""
+
+    def program(*arguments: object, env: Mapping[str, str] | None = None, status: int = 0) -> Printed:
+        caplog.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (env or {}).items():
+                patch.setenv(name, value)
+            patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+            patch.setattr(sys, "argv", ["monitel", *map(str, arguments)])  # its name is in the usage
+            patch.setattr("monitel.process.failures._warned", set())  # as in a new process
+            printed = command(*arguments)
+        printed = printed._replace(stderr=printed.stderr + caplog.text)
+        assert status == printed.status, printed
+        assert "Traceback" not in printed.stdout + printed.stderr
+        return printed
+
+    return program
 
 
 @pytest.fixture(params=["cumulative", "delta"])

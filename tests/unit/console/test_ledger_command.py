@@ -6,8 +6,8 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from tests.support.commands import Program
 from tests.unit.console.made_processes import START, S, store_run
-from tests.unit.promises.program import Program
 
 from monitel.console.ledger import ledger_lines
 from monitel.console.runs import Run

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import Program
 from tests.unit.console.made_processes import START, S, ended, store_run
-from tests.unit.promises.program import Program
 
 from monitel.console.runs import Run, Runs, outcome_of
 from monitel.console.summary import print_summary

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.promises.program import Program
+from tests.support.commands import Program
 
 from monitel.text import (
     UNLIMITED,

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.commands import Program
 from tests.support.hostile import refusing_url
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer, Inbox, Request, points_of, spans_of
 from tests.support.producers import record_ranges
 from tests.support.receiver import MESSAGES, Receiver, partial_success
 from tests.support.spools import cat, folders, parse
 from tests.support.validity.requests import assert_valid
-from tests.unit.promises.program import Program
 
 import monitel
 import monitel_otlp

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.producers import run_together
+from tests.support.twins import MakeStat
 
 import monitel as installed
 from monitel import Event, Severity, WaitCounter, WaitReading, emit, log_event, register_event_handler, wait_counters
-
-MakeStat = Callable[..., Any]
 
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  torch's events are naive
 

@@ -16,11 +16,10 @@ import pytest
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import run_together
+from tests.support.twins import MakeStat
 
 import monitel as installed
 from monitel.process.os_threads import call_in_main_thread
-
-MakeStat = Callable[..., Any]
 
 NO_LIMIT = 2**63 - 1
 INTERRUPTS = 200

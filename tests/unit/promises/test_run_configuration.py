@@ -29,12 +29,8 @@ class Model:
     client: object = field(default="hidden", repr=False)
 
 
-class Color(Enum):
-    RED = "red"
-
-
-class Level(IntEnum):
-    LOW = 1
+Color = Enum("Color", {"RED": "red"})
+Level = IntEnum("Level", {"LOW": 1})
 
 
 class Settings:

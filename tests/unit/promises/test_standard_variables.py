@@ -110,7 +110,7 @@ def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
     found: dict[str, Any] = {"signals": {request.signal for request in inbox.requests}}
     for header in ("x-tenant", "content-encoding"):
         found[header] = {each.signal: each.headers[header] for each in inbox.requests if header in each.headers}
-    every: list[Any] = [*inbox.all_points(), *inbox.records()]
+    every: list[Any] = [*inbox.records(), *inbox.spans()]
     resource = every[0].resource
     found["service.name"], found["process.owner"] = resource["service.name"], "process.owner" in resource
     found["recorded"] = {signal: number for signal, number in recorded.items() if not number}
@@ -119,8 +119,7 @@ def sent(inbox: Inbox, recorded: dict[str, int]) -> dict[str, Any]:
             found |= {"temporality": point.temporality} if metric == "counter" else {"histogram": point.kind}
             found["exemplars"] = found.get("exemplars", 0) + len(point.proto.exemplars)
     found["of the sdk"] = any(point.metric.startswith("otel.sdk.") for point in inbox.all_points())
-    items: list[Any] = [*inbox.records(), *inbox.spans()]
-    for each in items:
+    for each in every:
         own = {key: value for key, value in each.attributes.items() if not key.startswith("thread.")}
         found[each.name] = own, each.proto.dropped_attributes_count
     for span in (each.proto for each in inbox.spans() if each.name == "span"):

@@ -200,9 +200,9 @@ def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest
     log(0)
     for attempt in (0, 10):
         for rank in (2, 0, 1):
-            with monkeypatch.context() as ranks:
-                ranks.setenv(variable, str(rank))
-                ranks.setenv("WORLD_SIZE", "3")
+            with monkeypatch.context() as patch:
+                patch.setenv(variable, str(rank))
+                patch.setenv("WORLD_SIZE", "3")
                 log(attempt + rank)
     (tmp_path / "run-4").mkdir()
     foreign = tmp_path / "run-4" / "events.out.tfevents.1700000000.another.1.0"
@@ -217,9 +217,8 @@ def test_each_rank_and_each_run_has_a_folder(tmp_path: Path, monkeypatch: pytest
     assert expected == {run: points["loss"] for run, points in shown(tmp_path).items()}
 
 
-def test_run_without_a_folder_has_that_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_without_a_folder_has_that_of_torch(tmp_path: Path) -> None:
     """Named by date, host and comment. The constructor makes the folder."""
-    monkeypatch.chdir(tmp_path)
     with SummaryWriter(comment="-lr") as writer, install() as installed:
         (Path(writer.log_dir) / "note.txt").touch()
     found = sorted(path.name for path in (tmp_path / "runs").iterdir())

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from tests.support.inbox import DEADLINE
 from tests.support.producers import repeating, run_together
+from tests.support.twins import MakeStat
 
 import monitel as installed
-
-MakeStat = Callable[..., Any]
 
 THREADS = 4
 SAMPLES = 5_000  # of each thread

@@ -7,18 +7,16 @@ import math
 import operator
 import pickle
 import weakref
-from collections.abc import Callable
 from decimal import Decimal
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.twins import MakeStat
 
 import monitel as installed
 from monitel import Aggregation, Event, Severity, log_event, register_event_handler, unregister_event_handler
-
-MakeStat = Callable[..., Any]
 
 NUMBERS = {"VALUE": 0, "MEAN": 2, "COUNT": 3, "SUM": 4, "MAX": 5, "MIN": 6, "HISTOGRAM": 100, "STDDEV": 101}
 MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5, 678901)  # noqa: DTZ001  torch's events are naive

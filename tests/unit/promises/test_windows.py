@@ -8,7 +8,7 @@ import operator
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import reduce
 from itertools import pairwise
 from types import ModuleType
@@ -16,10 +16,9 @@ from typing import Any
 
 import pytest
 from tests.support.producers import close_windows
+from tests.support.twins import MakeStat
 
 from monitel import Histogram
-
-MakeStat = Callable[..., Any]
 
 EPOCH_NS = 1_767_225_600_000_000_000  # start of ManualClock; monotonic time 0 is a boundary
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.producers import run_together
-
-MakeStat = Callable[..., Any]
+from tests.support.twins import MakeStat
 
 
 @pytest.fixture

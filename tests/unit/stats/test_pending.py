@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.producers import run_together
-
-MakeStat = Callable[..., Any]
+from tests.support.twins import MakeStat
 
 FIELDS = ["start_ns", "end_ns", "count", "min", "max", "last", "discarded", "first_step", "last_step"]
 
