@@ -44,22 +44,22 @@ class Collector:
     deaths: list[Death] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def take(self, root: Path, spool_root: Path | None, name: str) -> None:
+    def take(self, path: Path, spool_root: Path | None) -> None:
         """Collect a record, if it is one of a killed process. Never raises."""
         dead = None
-        if self._is_left(root / name):
+        if self._is_left(path):
             return
         try:
-            dead = claim(root / name, spool_root)
+            dead = claim(path, spool_root)
             self._collect(dead)
         except (InUseError, MissingFolderError):
             return
         except Exception as error:
-            _log.debug("the black box %s cannot be collected", root / name, exc_info=True)
+            _log.debug("the black box %s cannot be collected", path, exc_info=True)
             if dead is not None and not isinstance(error, (OSError, FolderError)):
                 error = mark_corrupt(dead.folders, error)
             text = str(error) if isinstance(error, (OSError, FolderError)) else repr(error)
-            self.problems.append(f"the black box {str(root / name)!r} cannot be collected: {text}")
+            self.problems.append(f"the black box {str(path)!r} cannot be collected: {text}")
         finally:
             if dead is not None:
                 dead.close()
@@ -140,7 +140,7 @@ def collect(
     for name in records(root):
         if stopped is not None and stopped.is_set():
             return found
-        found.take(root, spool_root, name)
+        found.take(root / name, spool_root)
     forget_unread(root)
     return found
 
