@@ -10,7 +10,7 @@ import monitel
 from monitel.blackbox.context_page import Context, own_page, quantile
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import distributed_rank
-from monitel.training.activities import current, position, stage_now
+from monitel.training.activities import Stage, current, position, stage_now
 from monitel.training.counters import goodput
 from monitel.training.step import first_step, made_steps
 from monitel.wait_counter import waits_in_flight
@@ -28,15 +28,6 @@ class Wait(NamedTuple):
     """A wait, or a range, in progress: key of the wait counter, or name of the range, and the time since its begin."""
 
     key: str
-    age_ns: int
-    thread: int = 0  # 0 if it is unknown
-
-
-class Stage(NamedTuple):
-    """The stage of a training step in progress."""
-
-    name: str
-    waits: bool  # the training thread waits for other ranks in it
     age_ns: int
     thread: int = 0  # 0 if it is unknown
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import escape_surrogates
-from monitel.blackbox.activity import Doing, Stage, Wait
+from monitel.blackbox.activity import Doing, Wait
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import Owner
 from monitel.process.crash_stacks import crash_signal
+from monitel.training.activities import Stage
 
 if TYPE_CHECKING:
     from monitel.blackbox.reading import Record

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from monitel.text import rfc3339, to_json
 
 if TYPE_CHECKING:
-    from monitel.blackbox.activity import Stage, Wait
+    from monitel.blackbox.activity import Wait
     from monitel.console.job import Job
     from monitel.console.live import Look
     from monitel.runs.process import PastEvent, Process
+    from monitel.training.activities import Stage
 
 _VERSION = 1
 #: Fields with the attributes of the process. Empty texts are null.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import Severity
 from monitel.blackbox.account import Account
-from monitel.blackbox.activity import Doing, Stage, Wait
+from monitel.blackbox.activity import Doing, Wait
 from monitel.blackbox.context_page import quantile
 from monitel.blackbox.death import Death, Deaths, End, death_of
 from monitel.blackbox.discovery import SILENT_NS
@@ -25,6 +25,7 @@ from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STEP_TIM
 from monitel.blackbox.process import Owner
 from monitel.runs.history import RunTime
 from monitel.stats.window import OpenWindow
+from monitel.training.activities import Stage
 from monitel.training.counters import DOWN, LOST
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from monitel.attributes import INT64_MAX
 from monitel.blackbox.account import Account
-from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.activity import Wait
 from monitel.blackbox.process import Owner
+from monitel.training.activities import Stage
 
 LIMIT_BYTES = 1 << 20
 

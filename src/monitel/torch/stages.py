@@ -22,7 +22,7 @@ from monitel.torch.cycle import STAGES, Cycle
 from monitel.torch.device_stages import DeviceCycle
 from monitel.torch.recording import open_range, several_ranks, stage_stat
 from monitel.training import activities
-from monitel.training.activities import StageNow, provide_stage
+from monitel.training.activities import Stage, provide_stage
 from monitel.training.step import get_step
 
 if TYPE_CHECKING:
@@ -254,13 +254,13 @@ class Stages(hooks.Source):
             self._newest = started
         return started
 
-    def _stage_now(self) -> StageNow | None:
+    def _stage_now(self) -> Stage | None:
         mine = self._owner or self._newest
         found = None if mine is None or not mine.thread.is_alive() else mine.in_flight()
         if mine is None or found is None:
             return None
         name, waits, since_ns = found
-        return StageNow(name, waits, max(clock.monotonic_ns() - since_ns, 0), mine.thread.ident or 0)
+        return Stage(name, waits, max(clock.monotonic_ns() - since_ns, 0), mine.thread.ident or 0)
 
     def _step_elsewhere(self) -> None:
         if self._owner is not None:

@@ -372,25 +372,25 @@ def current() -> tuple[str, float]:
     return name, max(0, since_boot_ns() - since_ns) / 1e9
 
 
-class StageNow(NamedTuple):
-    """The stage in flight of the training thread."""
+class Stage(NamedTuple):
+    """The stage of a training step in progress."""
 
     name: str
-    waits: bool  # the thread waits for other ranks in it
+    waits: bool  # the training thread waits for other ranks in it
     age_ns: int  # time since its begin
-    thread: int  # identity of the thread
+    thread: int = 0  # identity of the thread; 0 if it is unknown
 
 
-_read_stage: Callable[[], StageNow | None] | None = None
+_read_stage: Callable[[], Stage | None] | None = None
 
 
-def provide_stage(read: Callable[[], StageNow | None] | None) -> None:
+def provide_stage(read: Callable[[], Stage | None] | None) -> None:
     """Set the function that returns the stage in flight; None if nothing measures stages any more."""
     global _read_stage
     _read_stage = read
 
 
-def stage_now() -> StageNow | None:
+def stage_now() -> Stage | None:
     """Return the stage in flight; None if nothing measures stages, or the training thread has ended."""
     return None if (read := _read_stage) is None else read()
 

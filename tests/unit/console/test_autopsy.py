@@ -11,7 +11,7 @@ from tests.support.paths import ROOT
 from tests.unit.console.made_processes import START, S, alive
 from tests.unit.console.recorded import definition
 
-from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.activity import Wait
 from monitel.blackbox.reading import Record, Snapshot
 from monitel.blackbox.record import EVENT, NUMBERS, Item
 from monitel.console.as_json import report_as_json
@@ -20,6 +20,7 @@ from monitel.console.job import jobs_of
 from monitel.runs.process import EXEC, EXITED, JobName, PastEvent, Process, State
 from monitel.stats.window import OpenWindow, encode
 from monitel.text import Screen, columns_of
+from monitel.training.activities import Stage
 
 pytestmark = pytest.mark.usefixtures("utc")
 

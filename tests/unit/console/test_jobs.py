@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 from tests.unit.console.made_processes import JOB, LATE, START, S, alive, ended, late_ranks, totals
 
-from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.activity import Wait
 from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.period import Looks, over_a_period
 from monitel.console.verdict import Verdict
 from monitel.runs.history import RunTime
 from monitel.runs.process import JobName, Process, State, Total
+from monitel.training.activities import Stage
 
 
 def only_job(processes: list[Process]) -> Job:

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monitel.blackbox.activity import Stage, Wait
+from monitel.blackbox.activity import Wait
 from monitel.console.job import Job
 from monitel.console.verdict import Verdict
 from monitel.runs.process import JobName, Process, StageKey, State, Total
+from monitel.training.activities import Stage
 
 #: Facts about a process by the names of the arguments of :func:`process`; all times are seconds.
 Facts = dict[str, Any]
