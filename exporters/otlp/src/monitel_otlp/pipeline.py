@@ -210,7 +210,7 @@ class Pipeline:
     def endpoints(self) -> dict[str, str]:
         """The address of each signal, without secrets. One without an address goes to the spool, unless it is off."""
         endpoints, off = self._settings.endpoints.items(), self._settings.off
-        return {signal: endpoint.public_url for signal, endpoint in endpoints if signal not in off}
+        return {signal: endpoint.address.public for signal, endpoint in endpoints if signal not in off}
 
     @property
     def spool_dir(self) -> os.PathLike[str]:

@@ -130,7 +130,7 @@ def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
 
 def _show(signal: str, endpoint: Endpoint) -> None:
     shown = {
-        "endpoint": endpoint.public_url,
+        "endpoint": endpoint.address.public,
         "protocol": endpoint.protocol,
         "headers": ", ".join(sorted(endpoint.headers)) or "none",
         "timeout": f"{endpoint.timeout:g} s",

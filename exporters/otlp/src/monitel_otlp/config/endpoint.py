@@ -115,14 +115,10 @@ class Endpoint:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mask", masker([*self.secrets(), *proxy_secrets()]))
 
-    @property
-    def public_url(self) -> str:
-        return self.address.public
-
     def no_receiver(self, signal: str) -> str:
         """Return a message for an address without an OTLP receiver: what was tried, where it is set, and the fix."""
         name = self.sources.get("endpoint", "argument").replace("argument", "the endpoint")
-        path, address = f"/v1/{signal}", self.public_url.rstrip("/")
+        path, address = f"/v1/{signal}", self.address.public.rstrip("/")
         if self.protocol == "grpc":
             advice = f"give the address of {name} with the gRPC port, usually 4317"
         elif signal.upper() not in name:
@@ -130,7 +126,7 @@ class Endpoint:
         else:
             advice = f"{name} must be the whole address" + ("" if address.endswith(path) else f": {address}{path}")
         unwanted = f"if the backend takes no {signal}, set OTEL_{signal.upper()}_EXPORTER=none"
-        return f"no OTLP receiver at {self.public_url}: {advice}; {unwanted}"
+        return f"no OTLP receiver at {self.address.public}: {advice}; {unwanted}"
 
     def secrets(self) -> Iterator[str]:
         yield from self.address.secrets()

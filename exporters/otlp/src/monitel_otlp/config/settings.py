@@ -64,7 +64,7 @@ class Settings:
     @property
     def mark(self) -> str:
         """A hash of the addresses, which ends the names of records with these endpoints; empty without endpoints."""
-        addresses = "\n".join(f"{signal} {endpoint.public_url}" for signal, endpoint in sorted(self.endpoints.items()))
+        addresses = "\n".join(f"{signal} {each.address.public}" for signal, each in sorted(self.endpoints.items()))
         return sha256(addresses.encode()).hexdigest()[:8] if addresses else ""
 
     @property

@@ -72,7 +72,7 @@ class Transport(ABC):
     """Makes attempts for one signal, one at a time."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        self.url = endpoint.public_url  # for log messages
+        self.url = endpoint.address.public  # for log messages
         self.host = endpoint.address.netloc
         self._endpoint = endpoint
 

@@ -161,8 +161,7 @@ def _connect(first: Address, deadline: float) -> Wire:
 
 
 def _open_tunnel(wire: Wire, address: Address, proxy: Address) -> None:
-    target = f"[{address.host}]" if ":" in address.host else address.host
-    target = f"{target}:{address.effective_port}"
+    target = address.netloc if address.port else f"{address.netloc}:{address.effective_port}"
     lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
     if proxy.credentials is not None:
         lines.append(f"Proxy-Authorization: {basic(*proxy.credentials)}")
