@@ -27,8 +27,8 @@ from monitel_otlp.config.resource import describe_process
 from monitel_otlp.config.settings import resolve
 from monitel_otlp.export.collector import collect
 from monitel_otlp.export.records import deliver_marked
-from monitel_otlp.messages.attributes import Plain, plain_attributes
-from monitel_otlp.messages.request import encode_resource
+from monitel_otlp.messages.attributes import Plain
+from monitel_otlp.messages.request import identity_of
 from monitel_run.folder import CHILD
 
 if TYPE_CHECKING:
@@ -115,12 +115,7 @@ class CommandTelemetry:
         if sdk_is_disabled() or "logs" in self._settings.off:
             return
         try:
-            resource = describe_process()
-            identity = {
-                "resource": encode_resource(resource),
-                "attributes": plain_attributes(resource.attributes),
-            }
-            box = Box(self._settings.spool_root, None, identity, mark=self._settings.mark)
+            box = Box(self._settings.spool_root, None, identity_of(describe_process()), mark=self._settings.mark)
             for event in events:
                 box.journals["logs"].append(EVENT, marshal.dumps(tuple(event), 2))
             if not box.close(_TIMEOUT):

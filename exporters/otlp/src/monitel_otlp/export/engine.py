@@ -29,8 +29,7 @@ from monitel_otlp.export.application_thread import ApplicationThread
 from monitel_otlp.export.collector import deliver_leftovers
 from monitel_otlp.export.recorder import ExportRecorder, MetricSeries
 from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
-from monitel_otlp.messages.attributes import plain_attributes
-from monitel_otlp.messages.request import encode_resource
+from monitel_otlp.messages.request import identity_of
 from monitel_otlp.metrics.points import MILLISECOND_NS, RisingSums
 from monitel_otlp.metrics.readings import (
     COALESCED,
@@ -86,10 +85,8 @@ class Engine:
         self._resource = resource
         delta, now_ns = has_delta_temporality(), time.time_ns()
         self.mapping = WindowMapping(delta, now_ns, settings.distributions, _newest_ns.get(resource, 0))
-        encoded = encode_resource(resource)
         identity = {
-            "resource": encoded,
-            "attributes": plain_attributes(resource.attributes),
+            **identity_of(resource),
             "mapping": tuple(self.mapping),
             "run": os.environ.get(RUN_FOLDER, ""),
             "store": "" if ledger is None else str(ledger.store),
@@ -112,7 +109,7 @@ class Engine:
         self._readings = Readings(table, delta=delta, idle_interval=settings.idle_interval)
         self._totals = Totals(self.recorder.definitions.__getitem__, self.mapping)
         self.box.journals["metrics"].fold = self._totals
-        self._outboxes = outboxes(self.box.journals, encoded, self.mapping)
+        self._outboxes = outboxes(self.box.journals, identity["resource"], self.mapping)
         for outbox in self._outboxes["metrics"]:
             outbox.write_queue_size = self._write_queue_size
         self._collecting = RLock()

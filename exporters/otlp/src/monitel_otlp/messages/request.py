@@ -144,12 +144,14 @@ def write_scope(target: Any, scope: tuple[str, str, str] = SCOPE) -> None:
     target.scope.name, target.scope.version, target.schema_url = scope
 
 
-def encode_resource(resource: Resource) -> bytes:
-    """Return a resource and its schema as a serialized ``ResourceMetrics`` without metrics.
+def identity_of(resource: Resource) -> dict[str, Any]:
+    """Return a resource as the identity of a process has it: encoded with its schema, and its attributes.
 
-    The message has the same form as a ``ResourceLogs`` without log records, and a ``ResourceSpans`` without spans.
+    It is a serialized ``ResourceMetrics`` without metrics, which has the same form as a ``ResourceLogs`` without log
+    records, and a ``ResourceSpans`` without spans.
     """
+    attributes = plain_attributes(resource.attributes)
     message = ResourceMetrics(schema_url=resource.schema_url or SCHEMA_URL)
     message.resource.SetInParent()
-    write_attributes(message.resource.attributes, plain_attributes(resource.attributes))
-    return message.SerializeToString()
+    write_attributes(message.resource.attributes, attributes)
+    return {"resource": message.SerializeToString(), "attributes": attributes}
