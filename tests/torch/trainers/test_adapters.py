@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.demos.boring_classes import BoringModel
 from tests.support.checks import ledger
+from tests.support.paths import EXAMPLES, ROOT
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, read_line, started, wait_until_ready
+from tests.support.validity.names import prometheus_names
 from tests.torch.known_work import activity, total
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, COUNTING, ROWS, STEPS, TOKENS, TRAINERS, Truth
@@ -267,3 +270,19 @@ def test_process_of_lightning_has_its_rank(receiver: Receiver, train: Run) -> No
     assert 2 == len({each.resource["service.instance.id"] for each in records})
     warning = "torch.distributed reports rank 0 of 2, but the telemetry of this process has no training.rank"
     assert (1, 1) == (ended.stderr.count(warning), ended.stderr.count("but the telemetry of this process has"))
+
+
+def test_example_of_the_guide(receiver: Receiver, run: Run, tmp_path: Path) -> None:
+    """Its numbers are those of the Trainer, and the guide asks Prometheus for metrics that it sends."""
+    job = (EXAMPLES / "train_transformers.py", "--steps", 200, "--run-dir", "run")
+    run(*job, env={"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url}, timeout=240, fresh=True)
+    history = json.loads((tmp_path / "run/trainer_state.json").read_text())["log_history"]
+    for name, metric in (("loss", "train.loss"), ("eval_loss", "eval.loss")):
+        assert [each[name] for each in history if name in each] == receiver.values(metric)
+    work = {"training.step": 200, "training.samples": 200 * 16, "training.tokens": 200 * 16 * 32}
+    assert work == {name: receiver.values(name)[-1] for name in work}
+    rows = re.findall(r"^\| [^|]+\? [^|]*\| (.+) \|$", (ROOT / "docs/how-to/trainers.md").read_text(), re.MULTILINE)
+    asked = {*re.findall(r"(?:train|eval)\w+", " ".join(rows).replace("by (training_rank)", ""))}
+    messages = [resource for request in receiver.of("metrics") for resource in request.message.resource_metrics]
+    sent = [metric for each in messages for scope in each.scope_metrics for metric in scope.metrics]
+    assert 6 == len(asked & {name for metric in sent for name in prometheus_names(metric)}) == len(asked)
