@@ -1,4 +1,4 @@
-"""Forks, multiprocessing, pools, workers of a data loader, and exec: nothing counts twice, and nothing is lost."""
+"""Forks, multiprocessing, workers of a data loader, and exec: nothing counts twice, and nothing is lost."""
 
 from collections import Counter
 from pathlib import Path
@@ -187,7 +187,10 @@ count(1)
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_children_of_multiprocessing_deliver_at_their_end(receiver: Receiver, train: Run, method: str) -> None:
-    """A child ends without ``atexit``: a return, an exception or ``sys.exit()``; spawned ones call ``configure()``."""
+    """A child, as a worker of a pool, ends without ``atexit``, but by a return, an exception or ``sys.exit()``.
+
+    Spawned ones call ``configure()``.
+    """
     script = f"""\
 import multiprocessing
 
@@ -215,33 +218,6 @@ if __name__ == "__main__":
     assert [[1], [1], [1]] == [*counts(receiver).values()]
     assert 15 == increase(receiver, "samples")
     assert [*3 * ["child"], "parent"] == sorted(receiver.record_names())
-
-
-POOLS = {
-    "executor": "with ProcessPoolExecutor(2, context) as pool:\n        list(pool.map(work, range(20)))\n",
-    "pool": "pool = context.Pool(2)\n    pool.map(work, range(20))\n    pool.close()\n    pool.join()\n",
-}
-
-
-@pytest.mark.parametrize("pool", POOLS)
-def test_workers_of_a_pool_deliver_when_it_is_closed(receiver: Receiver, train: Run, pool: str) -> None:
-    """Each task counts once, whichever worker has run it."""
-    script = f"""\
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
-
-def work(number):
-    loss.add(1)
-    monitel.emit("task", number=number)
-
-pipeline = monitel_otlp.configure(endpoint=sys.argv[1], spool_dir="spool", export_interval=3600.0)
-loss = Stat("loss", [COUNT], 1e9)
-if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
-    {POOLS[pool]}"""
-    train(script, receiver.url)
-    assert [*range(20)] == sorted(receiver.numbers("task"))
-    assert 20 == increase(receiver, "loss.count")
 
 
 HELD = """\
