@@ -21,7 +21,7 @@ from monitel.console.report import is_wanted, write_job
 from monitel.console.runs import Run, is_given, run_in, with_loss
 from monitel.console.verdict import SET_STEP
 from monitel.runs.ended import read_ends
-from monitel.runs.folder import correct_status
+from monitel.runs.folder import LEDGERS, correct_status
 from monitel.runs.process import COMPLETED, EXITED, JobName, Process, State, ended_by
 from monitel.runs.shares import ledger_line, shows_work
 from monitel.runs.stored import StoredError
@@ -139,7 +139,13 @@ def _shown(processes: Iterable[Process]) -> list[list[Job]]:
     for job in jobs_of(processes):
         first = job.processes[0]
         attempts.setdefault((job.name, None if first.rank is not None else first.key), []).append(job)
-    return [jobs for jobs in attempts.values() if any(each.stepping or each.deaths or each.unfinished for each in jobs)]
+    return [jobs for jobs in attempts.values() if any(map(_is_shown, jobs))]
+
+
+def _is_shown(job: Job) -> bool:
+    """Return True for a job with steps or a failure, and for a run that ``start()`` has begun: it has a page."""
+    begun = any(each.store and Path(each.store).parent.name != LEDGERS for each in job.processes)
+    return bool(begun or job.stepping or job.deaths or job.unfinished)
 
 
 def write_pages(processes: Sequence[Process], command: Sequence[str], problems: list[str]) -> dict[int, Path]:

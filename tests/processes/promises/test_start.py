@@ -256,6 +256,14 @@ def test_runs_of_a_command_have_reports_and_its_status(before: str) -> None:
     assert ("completed" in report(1), "exit status 3" in report(2)) == (True, True)
 
 
+def test_run_without_steps_has_a_report_of_the_command(before: str) -> None:
+    """``monitel run`` writes it and names it, as the process does without it."""
+    ended = record(before + "monitel.start('my run').log(loss=0.5)\n")
+    assert "no steps verdict unknown: no step was set" in ended.words
+    assert f"report {folder() / 'report.html'}" in ended.words
+    assert "loss" in report()
+
+
 @pytest.mark.parametrize("given", [{"SLURM_JOB_ID": "17"}, {"OTEL_RESOURCE_ATTRIBUTES": "training.run.id=run%2D7"}])
 def test_attempts_share_a_folder(train: Run, before: str, given: dict[str, str]) -> None:
     """If a launcher or a variable gives them a run id; the curve goes on, and the report has the time of both."""
