@@ -172,6 +172,8 @@ class _Plot:
         self.notes = ["logarithmic axis"] if self._y.is_log else []
         if replaced := sum(each.replaced for each in curves):
             self.notes.append(f"steps began again: {counted(replaced, 'earlier point')} not shown")
+        if not_finite := sum(each.not_finite for each in curves):
+            self.notes.append(f"{counted(not_finite, 'number')} not shown: nan or infinite")
         if not self._y.is_log and 0 < _FAR * (usual - self._low) < self._high - self._low:
             self._y = _Axis.around(self._low, usual, usual)
             step = max(points, key=lambda each: each.largest).step

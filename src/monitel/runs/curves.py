@@ -44,6 +44,7 @@ class Curve(NamedTuple):
     points: tuple[Point, ...]
     last: float  # the last number, which need not be finite
     replaced: int = 0  # points that are missing, because later numbers had lower steps
+    not_finite: int = 0  # numbers that have no point
 
 
 @dataclass
@@ -55,6 +56,7 @@ class _Growing:
     filled: int = 0  # numbers in the last point
     last: float = math.nan
     replaced: int = 0  # points
+    not_finite: int = 0  # numbers
     points: list[Point] = field(default_factory=list)
 
     def add(self, step: int | None, value: float) -> None:
@@ -68,6 +70,7 @@ class _Growing:
             del points[kept:]
             self.filled = self.stride
         if not math.isfinite(value):
+            self.not_finite += 1
             return
         if points and (self.filled < self.stride or step == points[-1].step):
             self.filled += 1
@@ -91,7 +94,8 @@ class _Growing:
         if self.stride == 1 and columns[1] == columns[2] == columns[3]:
             del columns[2:]
         rounded = [columns[0], *([float(f"{each:.7g}") for each in column] for column in columns[1:])]
-        values = [_VERSION, *key, self.unit, self.stride, self.filled, self.last, self.replaced, rounded]
+        counts = self.replaced, self.not_finite
+        values = [_VERSION, *key, self.unit, self.stride, self.filled, self.last, *counts, rounded]
         return json.dumps(values, separators=(",", ":")).encode() + b"\n"
 
 
@@ -158,7 +162,10 @@ class Curves:
 
 def read_curves(content: bytes) -> list[Curve]:
     """Return the curves in a file. Raises StoredError if it cannot be used."""
-    return [Curve(*key, each.unit, (*each.points,), each.last, each.replaced) for key, each in _decode(content)]
+    return [
+        Curve(*key, each.unit, (*each.points,), each.last, each.replaced, each.not_finite)
+        for key, each in _decode(content)
+    ]
 
 
 def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
@@ -169,13 +176,14 @@ def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
             version, *values = json.loads(line)
             if version != _VERSION:
                 raise StoredError(f"has another version than {_VERSION}, the one that this monitel reads")
-            name, attributes, unit, stride, filled, last, replaced, columns = values
+            name, attributes, unit, stride, filled, last, *counts, columns = values
             steps, means, *rest = columns
             least, largest = rest or (means, means)
             rows = zip(steps, means, least, largest, strict=True)
             points = [Point(int(step), *map(_finite, numbers)) for step, *numbers in rows]
             key = str(name), tuple((str(label), _scalar(each)) for label, each in attributes)
-            found = _Growing(str(unit), int(stride), int(filled), float(last), int(replaced), points)
+            replaced, not_finite = map(int, counts)
+            found = _Growing(str(unit), int(stride), int(filled), float(last), replaced, not_finite, points)
         except StoredError:
             raise
         except Exception:  # it may be damaged in any way

@@ -260,10 +260,12 @@ def test_number_that_is_not_finite_is_a_mark_with_a_word() -> None:
 
 
 def test_page_says_which_numbers_are_missing() -> None:
-    """Numbers that later steps have replaced; perhaps the last ones, too, unless the run has ended by itself."""
+    """Numbers that later steps have replaced, or that are not finite; perhaps the last ones of a killed run."""
     again, run = curve("loss", 3.0, 2.0)._replace(replaced=1200), made_run()
     ended, killed = (shown(of, (), [again]) for of in (run, replace(run, time=replace(run.time, status=""))))
     assert "steps began again: 1,200 earlier points not shown" in ended.after("Numbers")
+    gap = curve("loss", 3.0, 2.0)._replace(not_finite=1)
+    assert "1 number not shown: nan or infinite" in shown(run, (), [gap]).after("Numbers")
     words = "Numbers are stored each half minute, so those of the last steps may be missing."
     assert [False, True] == [words in found.after("Numbers") for found in (ended, killed)]
 

@@ -72,6 +72,11 @@ def test_numbers_that_were_replaced_are_counted() -> None:
     assert (4, 8) == (len((found := curve(*epoch, *epoch, *epoch)).points), found.replaced)
 
 
+def test_numbers_without_a_point_are_counted() -> None:
+    """The line goes on beside a number that is not finite, as if there were none."""
+    assert 3 == curve((1, math.nan), (2, 1.0), (3, math.inf), (4, -math.inf), (5, 1.0)).not_finite
+
+
 def test_last_number_is_kept_as_it_is() -> None:
     assert math.isnan(curve((1, 0.5), (2, math.nan)).last)
     assert Point(7, 2.0, 1.0, 3.0) == curve((7, 1.0), (7, 3.0)).points[0]
@@ -117,8 +122,8 @@ def test_losses_and_step_time_have_room_among_many_curves() -> None:
         (b"{", "is damaged"),
         (b"[1]", "is damaged"),
         (b'[2,"of a later form"]', "has another version than 1"),
-        (b'[1,"loss",[["a",[]]],"",1,1,1,0,[[1],[1]]]', "is damaged"),
-        (b'[1,"loss",[],"",1,1,1,0,[[1,2],[0.5,NaN]]]', "is damaged"),
+        (b'[1,"loss",[["a",[]]],"",1,1,1,0,0,[[1],[1]]]', "is damaged"),
+        (b'[1,"loss",[],"",1,1,1,0,0,[[1,2],[0.5,NaN]]]', "is damaged"),
     ],
 )
 def test_damaged_file(content: bytes, words: str) -> None:
