@@ -172,20 +172,22 @@ def test_counters_steps_and_waits_are_observed(backend: Backend, clock: ManualCl
     with monitel.WaitCounter("data.loading").guard():
         clock.advance(2.0)
     with backend.install():
-        assert ("{sample}", "Sum", True) == shape(backend.collect()["training.samples"])
+        metrics = backend.collect()
+        assert ("{sample}", "Sum", True) == shape(metrics["training.samples"])
         assert [] == points(backend, "training.step")
         samples.add(28)
         for step in (7, 3):
             monitel.set_step(step)
             assert [(step, {})] == points(backend, "training.step")
-        Stat("x", [COUNT], 60.0).add(1)
-        monitel.flush()  # from a window on, new wait counters are observed
+        with monitel.WaitCounter("later").guard():
+            monitel.emit("ready")  # from an event on, new wait counters are observed
         with monitel.WaitCounter("data.loading").guard():
             clock.advance(0.5)
-            metrics = backend.collect()
+            metrics |= backend.collect()
         longest = [points(backend, "data.loading.wait.max") for _ in range(2)]
     assert [[(0.5, {})], []] == longest, "since the last collection"
     assert [(60, {"split": "train"})] == points(backend, "training.samples")
+    assert [(1, {})] == points(backend, "later.wait.count")
     assert {
         "time": (2.0, "s", "Sum", True),
         "count": (1, "{wait}", "Sum", True),

@@ -17,6 +17,7 @@ from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel.training.counters import COUNTERS, GOODPUT, NAME, goodput
+from monitel.wait_counter import foreign_waits, wait_keys
 from monitel_otel._compat import real, shuts_down
 from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
 from monitel_otel.scope import SCOPE
@@ -37,8 +38,8 @@ class Instruments:
 
     COUNT and SUM are cumulative. The other aggregations are gauges, which keep only the last window before a reader
     collects; a warning is logged when this loses a window for the first time. Values that are not finite, and negative
-    sums of a monotonic Stat, are left out and counted. A counter is observed from the next window, number or other
-    event on, a wait counter from the next window.
+    sums of a monotonic Stat, are left out and counted. Counters and wait counters are observed from the next window,
+    number or other event on.
     """
 
     def __init__(self, meter_provider: MeterProvider) -> None:
@@ -70,9 +71,6 @@ class Instruments:
 
     def write(self, window: monitel.Window) -> None:
         self.refresh()
-        if not self._collecting:
-            for key in set(monitel.wait_counters()) - self._wait_keys:
-                self._create_wait(key)
         definition = window.definition
         attributes = _named(definition.attributes) or None  # no dict is faster
         values = window.values()
@@ -110,11 +108,15 @@ class Instruments:
                 self._nonfinite.add(1, {"stat": name, "aggregation": "logged"})
 
     def refresh(self) -> None:
-        """Create the instruments of new counters. Not while a reader collects, because the SDK holds its lock then."""
-        if not (self._collecting or first_of_names().keys() <= self._counters):
+        """Create instruments of new counters and waits. Not while a reader collects: the SDK holds its lock then."""
+        if self._collecting:
+            return
+        if not first_of_names().keys() <= self._counters:
             for counter, *_ in monitel.counters():
                 if counter.name not in self._counters:
                     self._create_counter(counter.name, counter.unit, counter.description)
+        for key in (wait_keys() | foreign_waits().keys()) - self._wait_keys:
+            self._create_wait(key)
 
     def _create_counter(self, name: str, unit: str, description: str) -> None:
         def observe(_options: CallbackOptions) -> list[Observation]:
