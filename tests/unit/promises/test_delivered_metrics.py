@@ -8,7 +8,7 @@ import pytest
 from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import CUMULATIVE, DEADLINE, TEMPORALITY, Point
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import close_windows, record_window
+from tests.support.producers import close_windows, fill, record_window
 from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, kind_of, table
 
@@ -140,9 +140,7 @@ def test_windows_within_a_millisecond_are_one_point(receiver: Receiver, start: S
         stat = Stat("x", list(Aggregation), 60.0)
         every = [1.0, 4.0, 9.0, 100.0, 50.0]
         for samples in (every[:3], every[3:]):
-            for sample in samples:
-                stat.add(sample)
-            stat.flush()
+            fill(stat, *samples)
             clock.advance(0.0004)
     merged = Histogram.of(every)
     expected = {"count": 5, "sum": 164.0, "mean": 32.8, "max": 100.0, "min": 1.0, "value": 50.0}

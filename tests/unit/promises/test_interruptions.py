@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import run_together
+from tests.support.producers import fill, run_together
 from tests.support.twins import MakeStat
 
 import monitel as installed
@@ -198,8 +198,7 @@ def test_interrupted_stat_stops_no_description_of_windows(make_stat: MakeStat, m
     stat.add(1.0)
     with after_each_call(monitel, interruption):
         clock.advance(60)
-        stat.add(1.0)
-        stat.flush()
+        fill(stat, 1.0)
     assert all(waited)
     stat.add(1.0)  # its window is in the next description
     assert stat._serial in {installed.stats.window.key(each)[0] for each in open_windows()}
@@ -300,8 +299,7 @@ def test_number_may_use_its_stat(make_stat: MakeStat, monitel: ModuleType, clock
             return 100.0
 
     stat.add(Number())
-    stat.add(Number())
-    stat.flush()
+    fill(stat, Number())
     assert [1.0, 101.0, 100.0] == [event.window.sum for event in events]
 
 
@@ -338,18 +336,13 @@ class _AlarmError(Exception):
     pass
 
 
-def _close_a_window(stat: installed.Stat) -> None:
-    stat.add(HALF)
-    stat.flush()
-
-
 #: Most of them with a value that has to be converted, or is left out.
 CALLS: dict[str, Callable[[installed.Stat], object]] = {
     "log": lambda _: installed.log({"a": HALF, "b": None}, split="é"),
     "emit": lambda _: installed.emit("event", {1: "é", "b": None}, c=2.0),
     "config": lambda _: installed.config({"a": SimpleNamespace(b={1, 2}), "c": [HALF], "d": print}),
     "counter": lambda _: installed.counter("amounts").add(HALF),
-    "window": _close_a_window,
+    "window": lambda stat: fill(stat, HALF),
     "step": lambda _: installed.set_step((installed.get_step() or 0) + 1),
 }
 

@@ -11,6 +11,7 @@ from unittest.mock import Mock, patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.producers import fill
 
 from monitel import Histogram
 
@@ -177,9 +178,7 @@ def test_twins_agree(
 def windows_of(package: ModuleType, stat: Any, samples: list[float]) -> list[Any]:
     """Add samples to a Stat, flush it, and return its windows."""
     with package.testing.capture_events() as events:
-        for sample in samples:
-            stat.add(sample)
-        stat.flush()
+        fill(stat, *samples)
     return [event.window for event in events]
 
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from tests.support.checks import Warned, warnings_with
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start
-from tests.support.producers import record_ranges, record_window
+from tests.support.producers import fill, record_ranges, record_window
 from tests.support.receiver import Receiver
 from tests.unit.promises.providers import Backend, in_memory
 
@@ -83,8 +83,7 @@ def test_unit_is_the_same_in_each_exporter(backend: Backend, receiver: Receiver,
     assert stat is monitel.stat("step.time", unit=unit)
     assert counter is monitel.counter("tokens", unit=unit)
     assert [UNITS[unit]] * 2 == [stat.definition.unit, counter.unit]
-    stat.add(0.5)
-    stat.flush()
+    fill(stat, 0.5)
     monitel.log({"loss": 0.5})  # from an event on, new counters are observed
     metrics = backend.collect()
     assert pipeline.force_flush(DEADLINE)

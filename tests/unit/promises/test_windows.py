@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.support.producers import close_windows
+from tests.support.producers import close_windows, fill
 from tests.support.twins import MakeStat
 
 from monitel import Histogram
@@ -172,8 +172,7 @@ def test_window_carries_the_definition_of_its_stat(monitel: ModuleType, make_sta
     given = {"split": "val", "shard": 3}
     stat = monitel.Stat("x", [], 60.0, unit="s", description="text", attributes=given, monotonic=True)
     given["split"] = "changed"
-    stat.add(1)
-    stat.flush()
+    fill(stat, 1)
     window = events[0].window
     assert ("x", "s", {"split": "val", "shard": 3}) == (window.name, window.unit, dict(window.attributes))
     assert ("text", True) == (window.definition.description, window.definition.monotonic)
@@ -190,9 +189,7 @@ def test_aggregations_are_those_of_the_samples(make_stat: MakeStat, events: list
     rng = random.Random(5)
     samples = [rng.lognormvariate(0, spread) for _ in range(1000)]
     stat = make_stat("x")
-    for sample in samples:
-        stat.add(sample)
-    stat.flush()
+    fill(stat, *samples)
     (event,) = events
     window, ordered = event.window, sorted(samples)
     total = reduce(operator.add, samples)  # sum() is more precise from CPython 3.12 on
@@ -223,8 +220,7 @@ def test_distribution_is_collected_only_if_requested(
 ) -> None:
     """Without HISTOGRAM or STDDEV the window has none, and the error names the aggregation to add."""
     stat = make_stat("x", [monitel.MEAN])
-    stat.add(1)
-    stat.flush()
+    fill(stat, 1)
     window = events[0].window
     assert (None, None, {"mean": 1.0}) == (window.histogram, window.stddev, window.values())
     for ask in (stat.quantile, window.quantile):
@@ -317,8 +313,7 @@ def test_merged_window_has_the_samples_of_both(make_stat: MakeStat, clock: Any, 
     assert expected.stddev == pytest.approx(merged.stddev, rel=1e-12)
     assert 4.0 == first.merge(second, other_last=False).last
     plain = make_stat("x", [])  # without aggregations it counts, and logs an event without data, as in torch
-    plain.add(1.0)
-    plain.flush()
+    fill(plain, 1.0)
     assert (1, {}, {}) == (events[-1].window.count, events[-1].data, plain.get())
     without = events[-1].window.merge(first)
     assert (None, None, 3) == (without.histogram, without.stddev, without.count)
