@@ -187,8 +187,8 @@ def percent(share: float) -> str:
 
 def bytes_in_words(size: float) -> str:
     """Return a number of bytes, such as ``512 MiB`` or ``1.5 GiB``."""
-    mib = size / (1 << 20)
-    return f"{mib:.3g} MiB" if mib < 999.5 else f"{mib / 1024:.3g} GiB"  # noqa: PLR2004  three digits
+    power = next((each for each in (1, 2, 3) if abs(size) < 999.5 * 1024**each), 4)  # three digits
+    return f"{size / 1024**power:.3g} {' KMGT'[power]}iB"
 
 
 def duration(time_ns: float) -> str:

@@ -12,6 +12,7 @@ from tests.support.commands import Program
 from monitel.text import (
     UNLIMITED,
     Screen,
+    bytes_in_words,
     columns_of,
     cut,
     duration,
@@ -145,6 +146,12 @@ def test_numbers_rates_and_shares_beside_their_limits() -> None:
     assert ["0 %", "<1 %", "<1 %", "1 %", "100 %", "nan"] == [
         *map(percent, (0.0, 1e-9, 0.00499, 0.0051, 0.996, float("nan")))
     ]
+
+
+def test_bytes_have_three_digits() -> None:
+    sizes = {0: "0 KiB", 512: "0.5 KiB", 1023 << 10: "0.999 MiB", 900 << 20: "900 MiB", 3 << 39: "1.5 TiB"}
+    assert [*sizes.values()] == [*map(bytes_in_words, sizes)]
+    assert "-2 GiB" == bytes_in_words(-(2 << 30))
 
 
 def test_control_characters_are_escaped() -> None:
