@@ -160,7 +160,6 @@ def test_screen_shows_the_ranks_and_follows_keys_and_size(tmp_path: Path, own_bo
 HANGS = f"""
 lr = Stat("lr", [COUNT], 1e9, attributes={{"group": "head"}})
 lr.add(float("nan"))
-monitel.emit("epoch.end", epoch=7)
 {HANG.replace('activity("stuck")', 'activity("checkpoint.save")')}
 """
 
@@ -170,29 +169,12 @@ def complete(report: Any) -> bool:
     return [("checkpoint.save", 1)] == [(each["activity"], len(each["waits"])) for each in report["processes"]]
 
 
-def check_numbers(found: dict[str, Any], job: Job) -> None:
-    """Compare the report about a job that hangs with the notes of the job."""
-    losses = [note.loss for note in job.notes]
-    assert ("llm", 49, "checkpoint.save") == (found["service"], found["step"], found["activity"])
-    (wait,) = found["waits"]
-    assert ("all_reduce", True) == (wait["key"], wait["seconds"] <= found["step_age_seconds"] < wait["seconds"] + 5)
-    windows = {each["name"]: each for each in found["windows"]}
-    lr, loss = windows["lr"], windows["train.loss"]
-    assert ({"group": "head"}, 1, "NaN") == (lr["attributes"], lr["count"], lr["last"])
-    assert (50, losses[-1], losses[-1], 1.0) == tuple(loss[name] for name in ("count", "last", "min", "max"))
-    assert loss["mean"] == pytest.approx(sum(losses) / 50)
-    assert 400 == next(each["value"] for each in found["counters"] if each["name"] == "train.samples")
-    last = found["events"][-1]
-    assert ("epoch.end", 7) == (last["name"], last["attributes"]["epoch"])
-
-
 def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes: Path) -> None:
-    """Its waits, numbers, events and stacks while it hangs; after SIGKILL the same without stacks, in a spool too."""
+    """Its wait and stacks while it hangs; after SIGKILL its numbers, in a spool too. A NaN is text in JSON."""
     with jobs(tmp_path, loop(until=50, then=HANGS)) as (job,):
         pid = job.process.pid
         (found,) = console.until(complete, "autopsy", pid)["processes"]
         assert ("alive", pid, None) == (found["state"], found["pid"], found["death"])
-        check_numbers(found, job)
         assert found["stacks"].index("[MainThread]") < found["stacks"].index("in stuck_here")
         text = console("autopsy").stdout
         assert "state          alive\n" in text
@@ -202,7 +184,9 @@ def test_hung_process_and_its_death(tmp_path: Path, console: Console, own_boxes:
         before = {each.name: each.read_bytes() for each in box.iterdir()}
         (found,) = console.json("autopsy")["processes"]
         assert ("dead", pid, None) == (found["state"], found["pid"], found["death"])
-        check_numbers(found, job)
+        windows = {each["name"]: each for each in found["windows"]}
+        assert ({"group": "head"}, 1, "NaN") == tuple(windows["lr"][name] for name in ("attributes", "count", "last"))
+        assert (49, 50) == (found["step"], windows["train.loss"]["count"])
         for target in (box, own_boxes):
             assert [found["box"]] == [each["box"] for each in console.json("autopsy", target)["processes"]]
         text = console("autopsy", pid).stdout

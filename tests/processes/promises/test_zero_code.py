@@ -98,19 +98,6 @@ def test_pipeline_can_be_switched_off(receiver: Receiver, instrument: Instrument
     assert "monitel: exported" not in ended.stderr
 
 
-def test_only_ranks_and_the_first_process_are_recorded(receiver: Receiver, instrument: Instrument) -> None:
-    """A process that a recorded one starts is not, unless it has another rank."""
-    script = """\
-import os, subprocess, sys, monitel
-monitel.emit(sys.argv[1] if sys.argv[1:] else "first")
-if not sys.argv[1:]:
-    for name, rank in (("helper", {}), ("rank", {"RANK": "1"})):
-        subprocess.run([sys.executable, __file__, name], env={**os.environ, **rank}, check=True)
-"""
-    instrument(script)
-    assert ["first", "rank"] == sorted(receiver.record_names())
-
-
 def test_pipeline_of_the_program_takes_its_place(receiver: Receiver, instrument: Instrument) -> None:
     """Events from before arrive once; the distribution's providers stay the global ones."""
     script = """\
