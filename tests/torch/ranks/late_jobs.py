@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 import monitel
 import monitel.testing
 import monitel.torch
-from monitel.training.activities import StageNow, stage_now
+from monitel.training.activities import Stage, stage_now
 
 WIDTH, BATCH = 16, 4
 WARM_UP, STEPS = 3, 6
@@ -221,7 +221,7 @@ def main() -> None:
         expected = run(name, Pauses(0), 3)
         group = group_of(name)
         pauses = Pauses(1, late if distributed.get_rank() == victim(name) else "")
-        seen: list[StageNow | None] = []
+        seen: list[Stage | None] = []
         with (
             monitel.testing.capture_events() as events,
             monitel.torch.instrument(window_size=0.001, rank_group=group),
