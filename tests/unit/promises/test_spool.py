@@ -261,24 +261,3 @@ def test_running_pipeline_does_not_follow_a_link_in_place_of_its_folder(start: S
     pipeline.shutdown()
     assert [] == list(elsewhere.iterdir())
     assert ["first"] == cat(tmp_path / "moved").names
-
-
-def test_running_pipeline_does_not_follow_a_link_in_place_of_rejected(
-    receiver: Receiver, start: Start, tmp_path: Path
-) -> None:
-    """The rejected request is lost, and nothing is written elsewhere."""
-    receiver.rule(lambda request: Answer(400) if b"poison" in request.body else None)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir(mode=0o700)
-    pipeline = start()
-    for name in ("poison", "poison again"):
-        monitel_api.emit(name)
-        pipeline.force_flush(DEADLINE)
-        rejected = Path(pipeline.spool_dir) / "rejected-000000000000001.log"
-        if not rejected.is_symlink():
-            wait_until(rejected.exists)
-            rejected.unlink()
-            rejected.symlink_to(elsewhere / "made")
-    assert not pipeline.shutdown()
-    assert {"rejected": 2} == dict(pipeline.account()["logs"].dropped)
-    assert [] == list(elsewhere.iterdir())
