@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -183,6 +183,8 @@ class Run:
         self._kept.clear()
         self._keeper.wake()
         self._kept.wait(timeout)
+        if process.status == "preempted":  # by SIGTERM, which ends the process without the functions of atexit
+            self._print()
 
     def _keep(self) -> None:
         """Store the end of this process and write the report, unless rank zero or ``monitel run`` will write it.
@@ -204,8 +206,10 @@ class Run:
             self._kept.set()
 
     def _print(self) -> None:
-        if self._page is not None and self._is_zero and os.getpid() == self._pid:
-            warn(f"report: {near(self._page)}")
+        page, self._page = self._page, None
+        if page is not None and self._is_zero and os.getpid() == self._pid:
+            with suppress(Exception):  # the handler of SIGTERM may have interrupted a print
+                warn(f"report: {near(page)}")
 
 
 class _LaterRun:

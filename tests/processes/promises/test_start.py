@@ -112,8 +112,9 @@ def test_second_call_ends_the_first_run(train: Run) -> None:
     ],
 )
 def test_report_says_how_the_run_ended(train: Run, before: str, end: str, status: int, words: str) -> None:
-    train(before + TRAIN + end, returncode=status)
+    ended = train(before + TRAIN + end, returncode=status)
     assert words in report()
+    assert 1 == ended.stderr.count(f"monitel: report: {folder() / 'report.html'}\n")
 
 
 def test_report_of_a_killed_run(train: Run, before: str) -> None:
