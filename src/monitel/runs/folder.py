@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import socket
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
@@ -139,7 +140,9 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
     link, path = _last_link(parent, key)
     if path is not None:
         return path
-    stem = f"{_UNUSUAL.sub('-', name)[:_LONGEST].strip('-.') or 'run'}-{time.strftime('%Y%m%d')}"
+    encoding = sys.getfilesystemencoding()  # of the locale, which may not have all letters
+    usual = _UNUSUAL.sub("-", name.encode(encoding, "replace").decode(encoding))
+    stem = f"{usual[:_LONGEST].strip('-.') or 'run'}-{time.strftime('%Y%m%d')}"
     for number in count(1):
         path = parent / f"{stem}-{number}"
         with suppress(FileExistsError):

@@ -428,6 +428,13 @@ def test_steps_of_the_process_are_those_of_log(train: Run) -> None:
     assert "3 3 5 5 " == train(BEGIN + "run = monitel.start()\n" + STEPS).stdout
 
 
+def test_name_whose_letters_the_locale_has_not(train: Run) -> None:
+    """The name of the folder is without them; the run has the whole one."""
+    ascii_alone = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    train(BEGIN + TRAIN.replace("my run", "\\u8bad my-run"), env=ascii_alone)
+    assert "<h1>\u8bad my-run</h1>" in report()
+
+
 @pytest.mark.parametrize(("arguments", "name"), [("[]", "run"), ("['/x/\\udc80.py']", "\\udc80")])
 def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
     assert f"{name}\n" == train(f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)").stdout
