@@ -98,26 +98,6 @@ def test_window_is_that_of_item_to_the_last_bit(dtype: Any, events: list[monitel
     assert 0 == later.syncs
 
 
-def test_window_has_the_times_and_steps_of_add(clock: ManualClock, events: list[monitel.Event]) -> None:
-    """A window closes when its time is over, and is logged when its numbers have arrived, before later windows."""
-    stat = monitel.Stat("loss", ALL, 60.0)
-    for step in (3, 4):
-        monitel.set_step(step)
-        stat.add(on_later(float(step)))
-    clock.advance(65)
-    monitel.set_step(8)
-    stat.add(8.0)
-    stat.add(on_later(9.0))
-    assert [] == windows_of(events, "loss")
-    clock.advance(10)
-    deliver()
-    first, second = windows_of(events, "loss")
-    end_ns = clock.time_ns() - 15_000_000_000
-    assert (end_ns - 60_000_000_000, end_ns) == (first.start_ns, first.end_ns)
-    assert (2, 7.0, 3, 4) == (first.count, first.sum, first.first_step, first.last_step)
-    assert (2, 17.0, 8, 8) == (second.count, second.sum, second.first_step, second.last_step)
-
-
 def test_events_and_numbers_have_the_moment_of_the_call(clock: ManualClock, events: list[Any]) -> None:
     """Their time, step and context, and the types of their numbers. Events stay complete; known numbers do not wait.
 
