@@ -81,7 +81,9 @@ def _search(root: Folder, found: Boxes) -> None:
         if NAME.fullmatch(plain.removeprefix(".")) is None:
             continue
         if plain != name:
-            found.problems.append(f"{str(path)!r} is damaged, and was set aside by a collector")
+            found.problems.append(
+                f"{str(path)!r} is damaged, and was set aside by a collector: nobody reads it again, remove it"
+            )
         elif not name.startswith("."):  # else it is made or removed now
             try:
                 with closing(Folder.open(path, probe=False)) as folder:

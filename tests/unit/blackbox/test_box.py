@@ -284,6 +284,13 @@ def test_record_of_another_version_is_left_alone(own_boxes: Path, monkeypatch: p
     assert path.exists()
 
 
+def test_box_that_was_set_aside_is_a_problem_with_its_remedy(tmp_path: Path) -> None:
+    (path := tmp_path / "20260101T000000-1-1-000000.corrupt").mkdir(0o700)
+    (problem,) = find_boxes(tmp_path).problems
+    assert problem.startswith(f"'{path}' is damaged")
+    assert problem.endswith("remove it")
+
+
 def test_files_of_a_killed_collector_are_not_read(box: Box, own_boxes: Path) -> None:
     """Last records that were not committed are replaced; those of a committed end are never appended again."""
     path = left(box, own_boxes)
