@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, delivered_by
-from tests.support.producers import fill, run_together
+from tests.support.producers import fill, run_together, running
 from tests.support.twins import MakeStat
 
 import monitel as installed
@@ -53,15 +53,14 @@ def interrupt(handle: Callable[[int], object], work: Callable[[], object]) -> No
             signal.pthread_kill(main, signal.SIGALRM)
             in_time.append(handled.acquire(timeout=DEADLINE))
 
-    previous, sender = signal.signal(signal.SIGALRM, on_signal), threading.Thread(target=send)
+    previous = signal.signal(signal.SIGALRM, on_signal)
     try:
-        sender.start()
-        while sender.is_alive():
-            work()
+        with running(send):
+            while len(in_time) < INTERRUPTS:
+                work()
     finally:
-        sender.join()
         signal.signal(signal.SIGALRM, previous)
-    assert [True] * INTERRUPTS == in_time
+    assert all(in_time)
 
 
 @contextmanager

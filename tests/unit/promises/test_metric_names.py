@@ -83,11 +83,8 @@ def test_two_names_that_become_equal_are_sent_apart(
         for name, number in zip(names, (3, 5), strict=True):
             record[kind](name, number)
     suffix = {"Stat": ".count", "wait counter": ".wait.count"}.get(kind, "")
-    kept, moved = (
-        names[0].replace(" ", "_"),
-        MOVED["another source of the same kind, such as the Stats `a b` and `a_b`"],
-    )
-    moved = moved.replace("x", names[1])
+    kept = names[0].replace(" ", "_")
+    moved = MOVED["another source of the same kind, such as the Stats `a b` and `a_b`"].replace("x", names[1])
     assert ({3}, {5}) == tuple({*receiver.values(f"{name}{suffix}")} for name in (kept, moved))
     assert all(repr(names[1]) in point.description for point in receiver.points(f"{moved}{suffix}"))
     (warning,) = warned(SAME)

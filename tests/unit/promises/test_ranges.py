@@ -50,10 +50,8 @@ def test_range_has_name_args_parent_step_track_and_exact_times(clock: ManualCloc
     assert [(now_ns - 6 * SECOND, now_ns), (now_ns - 5 * SECOND, now_ns - 3 * SECOND)] == [
         (each.start_ns, each.end_ns) for each in (outer, inner)
     ]
-    assert (threading.get_native_id(), "MainThread", None) == (
-        *(inner.track.thread_id, inner.track.thread_name),
-        inner.track.task_name,
-    )
+    track = inner.track
+    assert (threading.get_native_id(), "MainThread", None) == (track.thread_id, track.thread_name, track.task_name)
     assert ranges.current_range() is None
 
 

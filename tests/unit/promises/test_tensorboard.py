@@ -54,9 +54,8 @@ def test_distribution_is_percentiles_and_a_histogram_with_every_sample(tmp_path:
     (point,) = reader.Histograms("step.time/histogram")
     value, edges = point.histogram_value, [point.histogram_value.min, *point.histogram_value.bucket_limit]
     number, total = len(samples), pytest.approx(sum(samples))
-    assert (number, number, total, min(samples), max(samples)) == (
-        *(point.step, value.num, value.sum, value.min, value.max),
-    )
+    found = point.step, value.num, value.sum, value.min, value.max
+    assert (number, number, total, min(samples), max(samples)) == found
     counted = [(low, high) for low, high, count in zip(edges, edges[1:], value.bucket, strict=False) if count]
     assert number == sum(value.bucket)
     for low, high in counted:
