@@ -176,12 +176,6 @@ def close(*values: Values) -> list[Any]:
     return [pytest.approx(each, rel=1e-9, abs=1e-12) for each in values]
 
 
-def test_truth_has_the_late_ranks() -> None:
-    """Each of the three by its delay; those of a healthy run and of a single rank are not suspected."""
-    expected = {("late", "", "2", "n1", "data"): 0.030, ("pipeline", "second", "3", "n1", "forward"): 0.020}
-    assert {**expected, ("late", "", "3", "n1", "backward"): 0.012} == pytest.approx(SUSPECTS, abs=0.0015)
-
-
 @pytest.mark.parametrize("title", PANELS)
 def test_panel_shows_the_true_values(opened: Board, title: str) -> None:
     """In each of its queries; bars have the longest stage of all first."""

@@ -62,8 +62,7 @@ def test_closed_descriptors_are_not_used_any_more(train: Run) -> None:
     assert "[1, 2, 3] {b''}\n" == train(CLOSE_ALL).stdout
 
 
-@pytest.mark.parametrize("size", [4, 32])
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize(("order", "size"), [("before", 4), ("after", 32)])
 def test_limited_file_size_loses_nothing(receiver: Receiver, train: Run, order: str, size: int) -> None:
     """With RLIMIT_FSIZE, items are kept in anonymous memory, and sent though no disk takes them either."""
     limit = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({size} << 10, {size} << 10))\n"
