@@ -197,8 +197,8 @@ def test_doctor_and_replay_print_names_of_headers_alone(
     pipeline = start(endpoint=None, spool_dir="runs")
     monitel.emit("event")
     pipeline.shutdown()
+    env = {"OTEL_EXPORTER_OTLP_HEADERS": f"X-Tenant={LEFT},{RIGHT}"}
     for words in (["doctor"], ["replay", "runs"]):
-        env = {"OTEL_EXPORTER_OTLP_HEADERS": f"X-Tenant={LEFT},{RIGHT}"}
         printed = program(*words, "--endpoint", receiver.url, env=env)
         assert ("x-tenant" in printed.stdout) == (words == ["doctor"])
         assert LEFT == receiver.requests[-1].headers["x-tenant"]
