@@ -39,6 +39,7 @@ from monitel.variables import BOOLEAN, read_variables
 _log = logging.getLogger("monitel")
 
 _COMPLETED, _FAILED, _INTERRUPTED, _PREEMPTED = "completed", "failed", "interrupted", "preempted"
+_TRACEBACK = "Traceback (most recent call last):\n"
 _LONGEST_MESSAGE, _LONGEST_COMMAND = 1000, 2000  # characters
 _GIT_S = 1.0  # seconds by which the disk of the repository may delay the start
 _PACKAGES = (
@@ -307,7 +308,11 @@ def _described(error: BaseException | None) -> tuple[str, str, str] | None:
     if (kind := error_type(type(error))) is None or error is None:
         return None
     try:
-        message = escape_surrogates(mask_text(str(error), os.environ)[:_LONGEST_MESSAGE])
+        message = str(error).strip()
+        if _TRACEBACK in message:  # of a worker of a DataLoader, or a process of mp.spawn(): its last line is the cause
+            first, *lines = message.split("\n")
+            message = "\n".join([f"{first} {lines[-1]}", *lines])
+        message = escape_surrogates(mask_text(message, os.environ)[:_LONGEST_MESSAGE])
     except Exception:
         message = ""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]

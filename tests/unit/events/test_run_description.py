@@ -1,11 +1,12 @@
-"""The description of a run: masked command, git commit, ranks, versions."""
+"""The description of a run: masked command, git commit, ranks, versions, and the exception that ended it."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from monitel import run_events
-from monitel.run_events import describe_run, git_commit
+from monitel.run_events import describe_run, git_commit, last_exception
 
 HASH = "0123456789abcdef0123456789abcdef01234567"
 
@@ -44,6 +45,17 @@ def test_damaged_repository_does_not_raise(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "8")
     found = describe_run()
     assert ("run.git.commit" not in found, 8) == (True, found["run.world_size"])
+
+
+def test_exception_of_a_worker_has_its_cause_in_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch puts the traceback of a worker of a DataLoader into the message; summaries show the first line."""
+    lines = ["Caught OSError in worker 0.", "Original Traceback (most recent call last):", *["  File"] * 300]
+    error = OSError("\n".join([*lines, "OSError: no disk", ""]))
+    monkeypatch.delattr(sys, "ps1", raising=False)
+    monkeypatch.setattr(sys, "last_value", error, raising=False)
+    found = last_exception()
+    assert found is not None
+    assert ("OSError", "Caught OSError in worker 0. OSError: no disk") == (found[0], found[1].partition("\n")[0])
 
 
 def test_long_command_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
