@@ -10,8 +10,6 @@ from tests.integration.training import check, check_events, train
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 
-from monitel.blackbox.discovery import find_spools
-
 
 def test_each_window_event_and_span_is_stored(
     collector: str, prometheus: Prometheus, loki: Loki, receiver: Receiver, tmp_path: Path
@@ -35,17 +33,6 @@ def test_each_window_event_and_span_is_stored(
     run_id = os.environ["TORCHELASTIC_RUN_ID"]
     selector = f'{{training_rank="3", training_world_size="8", training_run_id="{run_id}"}}'
     assert ["1"] == prometheus.values(f"count(train_loss_count_total * on (instance) target_info{selector})")
-
-
-def test_an_offline_run_is_replayed(
-    collector: str, prometheus: Prometheus, loki: Loki, run: Run, tmp_path: Path
-) -> None:
-    """Afterwards all of it is stored at the times when it happened, and the spool is gone."""
-    trained = train(tmp_path)
-    assert "delivered" in run("-m", "monitel", "replay", "spool", "--endpoint", collector).stdout
-    check(prometheus, trained)
-    check_events(loki, trained)
-    assert [] == find_spools(tmp_path / "spool").folders  # only the ledger of the run is left
 
 
 def test_the_collector_reads_what_cat_prints(
