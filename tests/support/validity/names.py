@@ -1,6 +1,7 @@
 """Names, kinds and units of metrics: in one scope, over all requests of a process, and as Prometheus stores them."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from tests.support.validity.envelope import OWN, Scoped
@@ -104,6 +105,12 @@ def prometheus_names(metric: Any) -> list[str]:
         words = [*(word for word in words if word != "ratio"), "ratio"]
     name = "_".join(words)
     return [f"{name}_{part}" for part in ("bucket", "count", "sum")] if kind == "histogram" else [name]
+
+
+def stored_names(messages: Iterable[Any]) -> set[str]:
+    """Return the names under which Prometheus stores the metrics of requests."""
+    scopes = [scope for each in messages for resource in each.resource_metrics for scope in resource.scope_metrics]
+    return {name for scope in scopes for metric in scope.metrics for name in prometheus_names(metric)}
 
 
 def _words(name: str) -> list[str]:

@@ -17,7 +17,7 @@ from tests.support.checks import ledger
 from tests.support.paths import EXAMPLES, ROOT
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run, finish, read_line, started, wait_until_ready
-from tests.support.validity.names import prometheus_names
+from tests.support.validity.names import stored_names
 from tests.torch.known_work import activity, total
 from tests.torch.trainers import small_jobs
 from tests.torch.trainers.small_jobs import BATCH, COUNTING, ROWS, STEPS, TOKENS, TRAINERS, Truth
@@ -283,6 +283,4 @@ def test_example_of_the_guide(receiver: Receiver, run: Run, tmp_path: Path) -> N
     assert work == {name: receiver.values(name)[-1] for name in work}
     rows = re.findall(r"^\| [^|]+\? [^|]*\| (.+) \|$", (ROOT / "docs/how-to/trainers.md").read_text(), re.MULTILINE)
     asked = {*re.findall(r"(?:train|eval)\w+", " ".join(rows).replace("by (training_rank)", ""))}
-    messages = [resource for request in receiver.of("metrics") for resource in request.message.resource_metrics]
-    sent = [metric for each in messages for scope in each.scope_metrics for metric in scope.metrics]
-    assert 6 == len(asked & {name for metric in sent for name in prometheus_names(metric)}) == len(asked)
+    assert 6 == len(asked & stored_names(each.message for each in receiver.of("metrics"))) == len(asked)

@@ -10,8 +10,11 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from tests.support.checks import SetEnv, Warned
 from tests.support.inbox import DEADLINE
+from tests.support.nvml import FakeNvml
+from tests.support.paths import ROOT
 from tests.support.pipelines import Start, delivered_by
 from tests.support.receiver import Receiver
+from tests.support.validity.names import stored_names
 from tests.unit.promises.reference_tables import code, metrics, table
 
 import monitel
@@ -55,6 +58,21 @@ def test_metrics_are_the_documented_ones(receiver: Receiver, start: Start) -> No
             assert {*point.attributes} <= words[point.metric]
             states = {str(value) for key, value in point.attributes.items() if key != "device"}
             assert states <= words[point.metric]
+
+
+def test_guide_asks_for_metrics_that_are_sent(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names that Prometheus gives them, with the modes of CPUs; memory of a GPU is divided by its limit."""
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml())
+    assert start(system=True).force_flush(DEADLINE)
+    queries = re.findall(r"\? \| `(.*)` \|", (ROOT / "docs/how-to/opentelemetry.md").read_text("utf-8"))
+    text = re.sub(r"by \([^)]*\)", "", " ".join(queries))
+    asked, modes = re.findall(r"\b(?:process|system|hw)_\w+", text), re.findall(r'cpu_mode="(\w+)"', text)
+    assert set() < {*asked} <= stored_names(each.message for each in receiver.of("metrics"))
+    assert set() < {*modes} <= {point.attributes["cpu.mode"] for point in receiver.points("system.cpu.time")}
+    usage, limit = (receiver.points(f"hw.gpu.memory.{name}") for name in ("usage", "limit"))
+    assert [each.attributes for each in usage] == [each.attributes for each in limit] != []
 
 
 def test_one_process_reports_the_host(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
