@@ -7,6 +7,7 @@ same period.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
@@ -55,6 +56,8 @@ def _only(processes: Sequence[Process]) -> int | None:
 # ---- dead, failed, ended
 
 _LONGEST_MESSAGE, _LONGEST_NAME = 200, 40  # characters
+#: An exception because another process has ended, as of gloo and NCCL; and the time within which that one is the first.
+_OF_PEER, _PEER_NS = re.compile("(closed|reset) by peer|remote process exit"), 10 * _S
 
 
 def _ended_badly(job: Job) -> Verdict | None:
@@ -99,7 +102,10 @@ def _survivors(job: Job, kind: str) -> str:
 
 
 def _order(process: Process) -> tuple[bool, int, bool]:
-    return process.seen_ns <= 0, process.seen_ns, process.state is not State.DEAD
+    """Return the order of ends. The end of a peer is seen by its parent later than by who was connected to it."""
+    _, message, _ = process.exception or ("", "", "")
+    time_ns = process.seen_ns + (_PEER_NS if process.seen_ns > 0 and _OF_PEER.search(message) else 0)
+    return process.seen_ns <= 0, time_ns, process.state is not State.DEAD
 
 
 def _has_exited(process: Process) -> bool:

@@ -163,6 +163,19 @@ def test_exception_that_ended_a_rank_is_named() -> None:
     assert row("verdict", ranks).endswith(" no memory (train.py:30), rank 1 first")
 
 
+@pytest.mark.parametrize(("later_s", "rank"), [(1, 1), (60, 0)])
+def test_exception_about_the_end_of_a_peer_is_not_the_first_one(later_s: int, rank: int) -> None:
+    """A parent sees the end of a rank after the others have lost their connections, but not a minute later."""
+    ranks = [ended(each, made=150, step=150, seen_ns=1000 * S) for each in range(2)]
+    lost = ("RuntimeError", "[tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:2249.", "train.py:30")
+    ranks[0] = replace(ranks[0], status="failed", exception=lost)
+    died: dict[str, Any] = {"state": State.DEAD, "death": "killed by SIGSEGV", "status": ""}
+    ranks[1] = replace(ranks[1], **died, seen_ns=(1000 + later_s) * S)
+    found = row("verdict", ranks)
+    assert f" rank {rank} " in found
+    assert found.endswith("; 1 more ended after it")
+
+
 def test_killed_rank_shows_where_it_was_in_the_last_second() -> None:
     """The innermost line of the program, not that of a package; of a crash, in the thread that crashed."""
 
