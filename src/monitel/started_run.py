@@ -228,7 +228,7 @@ class _LaterRun:
         self._begin().__exit__(kind, error, traceback)
 
 
-def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> Run:
+def start(name: str | None = None, values: Any = _NOTHING, **config: Any) -> Run:
     """Begin a run: record this process, and export with everything that is installed.
 
     * The run gets a folder, such as ``monitel-runs/my-run-20261126-1``; MONITEL_RUNS_DIR replaces ``monitel-runs``.
@@ -245,7 +245,7 @@ def start(name: str | None = None, values: Any = _NOTHING, /, **config: Any) -> 
         name: Name of the run, by default that of the script. It is also the ``service.name``, unless OpenTelemetry's
             variables give one.
         values: The configuration of the run, as in :func:`monitel.config`.
-        **config: Further values of the configuration.
+        **config: Further values of the configuration. Those called ``name`` or ``values`` are given in ``values``.
 
     Raises:
         TypeError: ``name`` is not a str, or ``values`` has no names.

@@ -440,6 +440,11 @@ def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
     assert f"{name}\n" == train(f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)").stdout
 
 
+def test_name_by_keyword(train: Run) -> None:
+    train(BEGIN + "monitel.start(name='my run', values={'name': 'model'}, lr=0.1).end()")
+    assert "<td>model</td>" in re.sub(r" class=\S+", "", report())
+
+
 def test_forked_child_has_its_own_run(train: Run, before: str) -> None:
     """Its numbers before start() are in no ledger, neither in that of its parent nor in a hidden one."""
     child = """
