@@ -167,7 +167,10 @@ class SigtermHandler:
 
     def _watch(self) -> None:
         """Start the thread that handles SIGTERM if the main thread does not do so in time."""
-        pair = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        try:
+            pair = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        except OSError:  # no descriptor is left: Python's handler alone remains
+            return
         reading, writing = (_socket.socket(fileno=keep_high(each.detach())) for each in pair)
         reading.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
         writing.setblocking(False)

@@ -210,6 +210,27 @@ def test_launcher_handles_nothing(receiver: Receiver, run: Run, tmp_path: Path) 
     assert ["x"] == receiver.record_names()
 
 
+NO_DESCRIPTOR = """
+import os, resource, sys, time
+import monitel, monitel_otlp
+
+monitel_otlp.configure(endpoint=sys.argv[1]).shutdown()  # imports what it needs
+before = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0), before[1]))
+monitel_otlp.configure(endpoint=sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, before)
+monitel.emit("recorded")
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_job_that_has_no_descriptor_left_is_not_stopped(receiver: Receiver, terminate: Terminate) -> None:
+    """The thread for C code needs two; Python's handler delivers without them."""
+    terminate(NO_DESCRIPTOR, receiver.url)
+    assert "recorded" in {each.name for each in receiver.records()}
+
+
 def test_end_that_fails_does_not_keep_the_process_alive(receiver: Receiver, terminate: Terminate) -> None:
     """The exception is logged, and the signal ends the process, inside C code too."""
     fail = "monitel_otlp.Pipeline._terminate = lambda *_: sys.exit('no')\n"
