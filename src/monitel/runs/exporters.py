@@ -22,13 +22,13 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from monitel.blackbox.settings import spool_root
-from monitel.process.launcher import is_launcher, launch_attributes
+from monitel.process.launcher import VARIABLES, is_launcher, launch_attributes
 from monitel_run.folder import PROCESS, announce, identify
 
 GROUP, WRITERS = "monitel.exporters", "monitel.writers"
 
 #: The variables by which launchers give each process a rank.
-_RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
+_RANKS = ("LOCAL_RANK", *VARIABLES["training.rank"])
 
 _begun = False
 

@@ -102,8 +102,9 @@ def test_failed_import_is_that_of_the_program(like_torch: Path) -> None:
 
 
 CHILD = "import subprocess\nsubprocess.run([sys.executable, *{arguments!r}], check=True, env={{**os.environ, {env}}})\n"
-TOOL, RANK, LOCAL_RANK = (
-    CHILD.format(arguments=["-c", RECORDED], env=env) for env in ("", "'RANK': '1'", "'LOCAL_RANK': '1'")
+TOOL, RANK, LOCAL_RANK, PMI_RANK = (
+    CHILD.format(arguments=["-c", RECORDED], env=env)
+    for env in ("", "'RANK': '1'", "'LOCAL_RANK': '1'", "'PMI_RANK': '1'")
 )
 REPLACED = f"if not sys.argv[1:]: os.execv(sys.executable, [sys.executable, '-c', {RECORDED!r}, 'x'])"
 SPAWNING = """\
@@ -118,6 +119,7 @@ ROLES: dict[str, tuple[list[str], list[bool]]] = {
     "tool of a program": (["-c", RECORDED + TOOL], [True, False]),
     "rank that a program starts": (["-c", RECORDED + RANK], [True, True]),
     "rank that Lightning starts": (["-c", RECORDED + LOCAL_RANK], [True, True]),
+    "rank of an mpiexec that a program starts": (["-c", RECORDED + PMI_RANK], [True, True]),
     "exec": (["-c", f"{RECORDED}{REPLACED}"], [True, True]),
     "run in a program": (
         ["-c", f"{RECORDED}import subprocess\nsubprocess.run([*{RUN!r}, sys.executable, '-c', {RECORDED!r}])"],
