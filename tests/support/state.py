@@ -29,7 +29,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, *filter(None, (getattr(signal, "SIGAL
 #: Variables of launchers, which are part of the identity of a job.
 _LAUNCHERS = (
     *("TORCHELASTIC_", "SLURM_", "OMPI_COMM_WORLD_", "RAY_JOB_ID", "KUBEFLOW_", "JOB_", "SGE_", "PMI_", "MASTER_"),
-    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK", "NODE_RANK", "MPI_LOCALRANKID"),
 )
 #: Variables of monitel that are about tests, or set for all of them; the others are settings of somebody's job.
 _KEPT = {

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 #: The variables of each attribute, in order of precedence: `monitel run --name`, torchrun (and Ray Train, which sets
-#: the same variables), Open MPI, SLURM, MPICH and Intel MPI, Kubernetes (an Indexed Job, and variables that the
-#: downward API sets), Grid Engine. A run id is what restarts keep and no other run has: not the name of a job, nor
-#: Ray's number, which each cluster counts from 1.
+#: the same variables), Open MPI, MPICH and Intel MPI, SLURM (whose variables all ranks of a `mpiexec` in its job
+#: inherit), Kubernetes (an Indexed Job, and variables that the downward API sets), Grid Engine. A run id is what
+#: restarts keep and no other run has: not the name of a job, nor Ray's number, which each cluster counts from 1.
 VARIABLES = {
     "training.run.id": (
         *("MONITEL_RUN_NAME", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"),
         *("KUBEFLOW_TRAINING_JOB_ID", "JOB_ID"),
     ),
     "training.attempt": ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"),
-    "training.rank": ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "PMI_RANK", "JOB_COMPLETION_INDEX"),
-    "training.local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
-    "training.world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS", "PMI_SIZE"),
+    "training.rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX"),
+    "training.local_rank": ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"),
+    "training.world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"),
     "training.node_rank": ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID"),
 }
 

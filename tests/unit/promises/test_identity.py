@@ -31,7 +31,7 @@ from monitel_otlp import Pipeline
 PAGE = (ROOT / "docs/reference/metrics-and-events.md").read_text("utf-8")
 SCHEMA = re.search(r"`(https://opentelemetry.io/schemas/[0-9.]+)`", PAGE)
 THEIRS = "https://example.test/theirs"
-LAUNCHERS = ["torchrun, Ray Train", "Open MPI", "SLURM", "MPICH, Intel MPI", "Kubernetes"]
+LAUNCHERS = ["torchrun, Ray Train", "Open MPI", "MPICH, Intel MPI", "SLURM", "Kubernetes"]
 
 
 def record_everything(pipeline: Pipeline) -> None:
@@ -134,6 +134,7 @@ def test_launchers_variables_become_attributes_of_rank_and_run(
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "8", "NODE_RANK": "1"}, None),
         ({"RANK": "three", "WORLD_SIZE": "4"}, None),
         ({"OMPI_COMM_WORLD_RANK": "2", "SLURM_PROCID": "3", "RANK": "5"}, 5),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 2),  # mpiexec in a batch script
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2"}, None),
     ],
 )
