@@ -66,6 +66,7 @@ class LogHandler(logging.Handler):
         registry: Any = logging
         registry._handlerList.append(weakref.ref(self, registry._removeHandlerRef))  # the next configuration closes it
         root.handlers.append(self)
+        enable_loggers()  # dictConfig() has disabled the one that warns
         warn_once(
             _log,
             "logging was configured after configure(logging_level=...), which has removed monitel's handler; it is "
@@ -80,7 +81,6 @@ class LogHandler(logging.Handler):
 
     def _return(self) -> None:
         Event().wait(_CONFIGURATION)  # one that takes longer removes the handler again, until the next round
-        enable_loggers()
         self.put_back()
 
     def end(self) -> None:
