@@ -84,7 +84,7 @@ def one_of(words: Iterable[str]) -> Variable:
     allowed = {word: word for word in words}
 
     def check(name: str, value: object) -> None:
-        if value not in allowed:
+        if value not in [*allowed]:  # it may have no hash
             raise ValueError(f"{name} must be {' or '.join(map(repr, allowed))}, got {value!r:.80}")
 
     return Variable(lambda text: allowed[text.lower()], " or ".join(allowed), check=check)

@@ -64,7 +64,7 @@ WRONG: dict[str, list[tuple[Any, type[Exception], list[str]]]] = {
     "resource": [({}, TypeError, ["OpenTelemetry Resource", "got dict"])],
     "spool_dir": [(5, TypeError, ["a path", "got int"]), (f"{__file__}/runs", ValueError, [f"'{__file__}' is a file"])],
     "distributions": [("all", ValueError, ["'percentiles' or 'histogram' or 'both'", "got 'all'"])],
-    "ranks": [("Zero", ValueError, ["'all' or 'zero'", "got 'Zero'"])],
+    "ranks": [(each, ValueError, ["'all' or 'zero'", f"got {each!r}"]) for each in ("Zero", ["zero"])],
     **{name: [(1, TypeError, ["True or False", "got 1"])] for name in SWITCHES},
     "sigterm": [("on", TypeError, ['True, False or "auto"', "got 'on'"]), (1, TypeError, ["got 1"])],
     "logging_level": [("LOUD", ValueError, ["'LOUD'"]), (1.5, TypeError, ["1.5"])],
@@ -232,10 +232,15 @@ def test_headers_of_all_sources_add_up(receiver: Receiver, start: Start, setenv:
     assert {f"Basic {credentials}"} == {request.headers["authorization"] for request in receiver.requests}
 
 
-def test_grpc_address_without_a_scheme_uses_tls(grpc_receiver: Any, start: Start, setenv: SetEnv) -> None:
-    """Unless a variable says that it is insecure, with ``true`` in any case."""
+def test_grpc_address_without_a_scheme_uses_tls(
+    grpc_receiver: Any, start: Start, setenv: SetEnv, warned: Warned
+) -> None:
+    """Unless a variable says that it is insecure, with ``true`` in any case; another word is a warning."""
     setenv(OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OTEL_EXPORTER_OTLP_ENDPOINT=grpc_receiver.address)
-    assert start(endpoint=None).endpoints["logs"].startswith("https://")
+    for value in ("", "1"):
+        setenv(OTEL_EXPORTER_OTLP_INSECURE=value)
+        assert start(endpoint=None).endpoints["logs"].startswith("https://")
+    assert ["OTEL_EXPORTER_OTLP_INSECURE: expected true or false, got '1'; using false"] == warned("INSECURE")
     setenv(OTEL_EXPORTER_OTLP_INSECURE="True")
     assert emit(start(endpoint=None), "event")
     assert ["event"] == grpc_receiver.record_names()

@@ -186,3 +186,4 @@ def test_value_with_another_meaning_than_expected_is_a_warning(start: Start, set
     first, second = warned("OTEL_")
     assert first.startswith(f"{OTLP}LOGS_TIMEOUT=10000: it is in seconds, ")
     assert second.startswith("OTEL_METRICS_EXPORTER: configure() exports over OTLP alone, and ignores 'console'")
+    assert second.endswith("; none alone turns metrics off")

@@ -302,7 +302,7 @@ def _warn_of_other_exporters() -> None:
     for signal in SIGNALS if not _automatically else ():
         words = exporters(signal)
         if others := [word for word in words if word not in _OTLP and words != ["none"]]:
-            message = "OTEL_%s_EXPORTER: configure() exports over OTLP alone, and ignores %s; none switches %s off"
+            message = "OTEL_%s_EXPORTER: configure() exports over OTLP alone, and ignores %s; none alone turns %s off"
             _log.warning(message, signal.upper(), ", ".join(map(repr, others)), signal)
 
 

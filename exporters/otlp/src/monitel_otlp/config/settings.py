@@ -221,8 +221,8 @@ def _address(signal: str, protocol: str) -> tuple[str, Address] | None:
         return None
     source, value = named
     if protocol == GRPC and not _SCHEME.match(value):
-        _, insecure = read_variable("INSECURE", signal) or ("", "")
-        value = f"{'http' if insecure.lower() == 'true' else 'https'}://{value}"
+        insecure, _ = _value((read_variable("INSECURE", signal) or ("",))[0], one_of(("true", "false")), "false")
+        value = f"{'http' if insecure == 'true' else 'https'}://{value}"
     try:
         return source, parse_address(value)
     except AddressError as error:
