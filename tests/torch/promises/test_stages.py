@@ -100,23 +100,15 @@ def batches_without_gradients_do_not_train(work: Work) -> None:
         work.step()
 
 
-ACCUMULATED = {"optimizer": 8, "data": 3, "forward": 6, "backward": 12}
-
-
-@has(ACCUMULATED, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8})
-def gradient_accumulation_is_one_cycle(work: Work, asked_at_once: bool = False) -> None:
+@has(*[{"optimizer": 8, "data": number, "forward": 2 * number, "backward": 4 * number} for number in (3, 2)])
+def gradient_accumulation_is_one_cycle(work: Work) -> None:
     """A cycle has the stages of all its micro-batches; the last one of the epoch has fewer."""
     iterator = iter(work.loader(8))
     for size in (3, 3, 2):
-        chunk: Any = (next(iterator) for _ in range(size))
-        for _ in [*chunk] if asked_at_once else chunk:
+        for _ in range(size):
+            next(iterator)
             work.forward().backward()
         work.optimize()
-
-
-@has(ACCUMULATED, {"optimizer": 8, "data": 2, "forward": 4, "backward": 8})
-def micro_batches_that_are_asked_at_once(work: Work) -> None:
-    gradient_accumulation_is_one_cycle(work, asked_at_once=True)
 
 
 @has(*[{"optimizer": 25, "other": 0.5, "data": 1, "forward": 2, "backward": 4}] * 2)
@@ -227,19 +219,6 @@ def loader_that_is_asked_less_often_is_other(work: Work) -> None:
         work.step()
 
 
-@has(*[{"optimizer": 8, "forward": 32 + 1 + 2, "backward": 4}] * 2)
-def without_batches_all_before_backward_is_forward(work: Work) -> None:
-    """A plain iterable is not a source of batches."""
-    for _ in work.batches(3):
-        work.step()
-
-
-@has(STEP, STEP)
-def any_iterable_is_a_source_of_batches(work: Work) -> None:
-    for _ in monitel.torch.batches(work.batches(3)):
-        work.step()
-
-
 @has(*[{**STEP, "forward": 2 + 4}] * 2)
 def gradients_of_a_penalty_are_forward(work: Work) -> None:
     """``torch.autograd.grad()`` belongs to the stage in which it is called."""
@@ -283,7 +262,7 @@ def _prefetched(work: Work) -> Iterator[Any]:
 
 @has(*[{"optimizer": 8, "forward": 32 + 16 + 2, "backward": 4}] * 2)
 def prefetch_in_another_thread_is_forward(work: Work) -> None:
-    """The other thread's requests do not count."""
+    """The other thread's requests do not count, and a plain iterable is not a source of batches."""
     for _ in _prefetched(work):
         work.step()
 
