@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import monitel
 import monitel.torch
 from monitel.profiler import profile, record_function
-from monitel.testing import ManualClock, capture_events
+from monitel.testing import capture_events
 from monitel.torch.instrumentation import SOURCES
 
 #: The sources of an instrumentation without options.
@@ -76,30 +76,6 @@ def test_waits_of_torch_are_counted() -> None:
     assert 0 <= reading.max <= reading.total < 60
     with monitel.torch.instrument():
         assert 5 == monitel.wait_counters()[key].count
-
-
-def test_stuck_wait_is_reported_once(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After ``stuck_after`` seconds, with key, rank, step and stacks."""
-    monkeypatch.setenv("RANK", "3")
-    monitel.set_step(12)
-    with capture_events() as events, monitel.torch.instrument(stuck_after=300.0):
-        for _ in range(2):
-            with monitel.WaitCounter("barrier").guard():
-                for _ in range(8):
-                    monitel.flush()
-                    clock.advance(60)
-            monitel.flush()
-    stuck = [event for event in events if event.name == "wait.stuck"]
-    assert [monitel.Severity.WARN] * 2 == [event.severity for event in stuck]
-    data = dict(stuck[0].data)
-    assert " in test_stuck_wait_is_reported_once\n" in str(data.pop("code.stacktrace"))
-    assert {
-        "message": "stuck in barrier for 300 s",
-        "wait.key": "barrier",
-        "wait.duration": 300.0,
-        "training.rank": 3,
-        "training.step": 12,
-    } == data
 
 
 @pytest.mark.usefixtures("fresh_compiler", "instrumented")

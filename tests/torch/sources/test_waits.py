@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.support.checks import SetEnv
 from tests.support.scripts import Run
 from tests.torch.known_work import activity
 
@@ -107,14 +108,21 @@ def test_training_that_goes_on_is_not_stuck(pass_time: Passing) -> None:
         assert "step" == activity()
 
 
-def test_wait_of_another_thread_is_an_event_and_not_stuck(pass_time: Passing, events: list[monitel.Event]) -> None:
+def test_wait_of_another_thread_is_one_event_and_not_stuck(
+    pass_time: Passing, setenv: SetEnv, events: list[monitel.Event]
+) -> None:
     """The training thread works meanwhile: it executes other instructions from poll to poll."""
-    monitel.set_step(1)
-    with waiting(own, trains=False):
-        for _ in range(3):
-            pass_time(LIMIT)
-            assert "step" == activity()
-    assert ["barrier"] == [event.data["wait.key"] for event in events if event.name == "wait.stuck"]
+    setenv(RANK="3")
+    monitel.set_step(12)
+    for _ in range(2):
+        with waiting(own, trains=False):
+            for _ in range(3):
+                pass_time(LIMIT)
+                assert "step" == activity()
+    stuck = [dict(event.data) for event in events if event.name == "wait.stuck"]
+    assert all(" in wait\n" in str(each.pop("code.stacktrace")) for each in stuck)
+    expected = {"message": "stuck in barrier for 300 s", "wait.key": "barrier", "wait.duration": LIMIT}
+    assert [{**expected, "training.rank": 3, "training.step": 12}] * 2 == stuck
 
 
 HANG = """\
