@@ -47,21 +47,8 @@ def test_steps_of_every_optimizer_are_counted(windows: Any) -> None:
     assert 6 == total("steps")
 
 
-def test_optimizers_that_take_turns_make_one_step(windows: Any, clock: ManualClock) -> None:
-    """A training step starts when an optimizer steps again, so durations are those of whole training steps."""
-    generator, critic = sgd(), sgd()
-    end = windows()
-    for _ in range(3):
-        clock.advance(1)
-        critic.step()
-        clock.advance(10)
-        generator.step()
-    duration = end()["training.step.duration"]
-    assert (3, [11.0, 11.0]) == (total("steps"), [duration.min, duration.max])
-
-
 def test_time_between_runs_is_not_a_duration(windows: Any, clock: ManualClock) -> None:
-    """All steps of consecutive runs are counted, and the time between two runs is not recorded."""
+    """Optimizers that take turns make one step, and those of all runs count; the time between two is not recorded."""
     end = windows()
     for _ in range(3):
         generator, critic = sgd(), sgd()
