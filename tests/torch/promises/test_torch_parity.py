@@ -288,14 +288,6 @@ def destruction(m: Any) -> Any:
         return before, [(each.name, each.data) for each in events]
 
 
-def refused_samples(m: Any) -> Any:
-    stat = make(m)
-    for sample in ("1", None, 10**400, special(object, float=ValueError)):
-        with pytest.raises(TypeError):
-            stat.add(sample)
-    return stat.count, stat.add(1), stat.count
-
-
 def initialized_again(m: Any) -> Any:
     """Call the constructor a second time."""
     stat = make(m, 1)
@@ -380,7 +372,6 @@ CALLS: dict[str, Call] = {
     "add: both": lambda m: make(m).add(1, v=1),
     "add: unknown": lambda m: make(m).add(value=1),
     "add: member": lambda m: fill(m, m.SUM),
-    "add: refused": refused_samples,
     "window: life": life,
     "window: destruction": destruction,
     "window: get": lambda m: make(m).get(1),
@@ -476,8 +467,6 @@ DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
     "Aggregation is an Enum: len": (lambda m: len(m.Aggregation), TypeError, "int 8"),
     "Aggregation is an Enum: by name": (lambda m: m.Aggregation["SUM"], TypeError, "Aggregation.SUM"),
     "Aggregation is an Enum: identity": (lambda m: m.Aggregation(4) is m.SUM, "bool False", "bool True"),
-    "Aggregation: pickle 0": (lambda m: pickle.loads(pickle.dumps(m.SUM, 0)), CRASH, "Aggregation.SUM"),
-    **{f"window_size {each}": (count_of(window_size=each), CRASH, ValueError) for each in (0.0, 0.0001, HOURS * 0)},
     **{f"window_size {each}": (count_of(window_size=each), "int 0", ValueError) for each in (math.nan, -3e5, -HOURS)},
     **{f"max_samples {each}": (count_of(max_samples=each), "int 0", ValueError) for each in (0, -1, -(2**63), False)},
     "a name of an aggregation": (lambda m: [*fill(m, 3, aggregations=["sum"])[1]], TypeError, ["Aggregation.SUM"]),
@@ -488,10 +477,8 @@ DIFFERENCES: dict[str, tuple[Call, Any, Any]] = {
         [[ZeroDivisionError, ZeroDivisionError], "int 2", "int 0", "float 2.0"],
         [[ZeroDivisionError, "str 'NoneType None'"], "int 1", "int 0", "float 1.0"],
     ),
-    "unregister None": (lambda m: m.unregister_event_handler(None), CRASH, TypeError),
     "register None": (registered_none, [RuntimeError], TypeError),
     "handle": (lambda m: with_handle(m, lambda handle: hasattr(handle, "__enter__")), "bool False", "bool True"),
-    "Stat.__new__(Stat).add(1)": (lambda m: m.Stat.__new__(m.Stat).add(1), CRASH, RuntimeError),
     "Stat subclass without super().__init__()": (
         lambda m: type("Bare", (m.Stat,), {"__init__": lambda _: None})().add(1),
         TypeError,  # at creation
