@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
 from monitel.process.failures import ignored, warn_once
-from monitel.process.fork import register_at_fork
+from monitel.process.fork import Chain, chained, register_at_fork, unchained
 from monitel.process.os_threads import RLock
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel")
 
 _lock = RLock()
-_all: tuple[Counter, ...] = ()  # read by a forked child, where dicts may stay locked (CPython without the GIL)
+_all: Chain[Counter] = None  # read by a forked child, where a dict may stay locked
 _counters: dict[Hashable, Counter] = {}  # by name and attributes
 _first_of_name: dict[str, Counter] = {}
 _read_source: Callable[[], Iterable[CounterReading]] = tuple
@@ -170,7 +170,7 @@ def counter(
             made = Counter(name, unit or "", description or "", checked)
             known = _counters.setdefault(identity, made)
             if known is made:  # else a signal handler has made it
-                _all = (*_all, made)
+                _all = made, _all
                 _first_of_name.setdefault(name, made)
     _compare(known, unit, description)
     return known
@@ -202,7 +202,7 @@ def counters() -> list[CounterReading]:
         [3]
     """
     followed = {reading.counter: reading for reading in _read_source()}
-    return [followed.get(each) or each.reading() for each in _all]
+    return [followed.get(each) or each.reading() for each in unchained(_all)]
 
 
 def plain_counters(readings: Iterable[CounterReading | tuple[Counter, float]]) -> list[PlainCounter]:
@@ -223,14 +223,15 @@ def forget_counters(name: str) -> None:
     """Remove all counters with this name. Their objects stay, but are no longer exported."""
     global _all
     with _lock:
-        _all = tuple(each for each in _all if each.name != name)
+        _all = chained(each for each in unchained(_all) if each.name != name)
         _index()
 
 
 def _index() -> None:
     global _counters, _first_of_name
-    _counters = {_identity(each.name, each.attributes): each for each in _all}
-    _first_of_name = {each.name: each for each in reversed(_all)}
+    found = unchained(_all)
+    _counters = {_identity(each.name, each.attributes): each for each in found}
+    _first_of_name = {each.name: each for each in reversed(found)}
 
 
 def find_counter(name: str) -> Counter | None:
@@ -282,7 +283,7 @@ def _start_at_zero() -> None:
     global _lock
     _lock = RLock()
     _index()
-    for each in _all:
+    for each in _counters.values():
         each._reset()
 
 

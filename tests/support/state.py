@@ -20,6 +20,7 @@ from opentelemetry import _logs, metrics, trace
 from opentelemetry.util._once import Once
 
 from monitel.process import failures
+from monitel.process.fork import chained
 from monitel.stats import before_flush
 
 from . import twins
@@ -202,7 +203,7 @@ class _Named:
         self._waits.set_foreign_waits({})
         for name in {*self._registry._stats} - self._stats:
             del self._registry._stats[name]
-        self._registry._items = tuple(self._registry._stats.items())
+        self._registry._items = chained(self._registry._stats.items())
         for module, found in zip(self._numbered, self._found, strict=True):
             module["_all"] = found
             module["_index"]()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monitel.attributes import checked_attributes, checked_text, typed_items
 from monitel.process.exit import finalize_with_children
 from monitel.process.failures import call, call_each, enable_loggers
-from monitel.process.fork import register_at_fork
+from monitel.process.fork import Chain, register_at_fork, unchained
 from monitel.process.os_threads import RLock
 from monitel.stats import _window, before_flush
 from monitel.stats.definition import TORCHS, Aggregation
@@ -30,7 +30,7 @@ _SLICE_NS = 500_000  # the GIL is held so long at most, if the collector of garb
 
 _lock = RLock()
 _stats: dict[Hashable, Stat] = {}
-_items: tuple[tuple[Hashable, Stat], ...] = ()  # of _stats, for a forked child: see counter._all
+_items: Chain[tuple[Hashable, Stat]] = None  # of _stats, for a forked child: see counter._all
 
 
 def stat(
@@ -82,7 +82,7 @@ def stat(
         with _lock:
             known = _stats.setdefault(identity, made)
             if known is made:
-                _items = (*_items, (identity, made))
+                _items = (identity, made), _items
         for key in given:
             if (was := _setting(known, key)) != (wanted := _setting(made, key)):
                 raise ValueError(f"Stat {name!r} was created with {key}={was!r}, not {wanted!r}")
@@ -188,7 +188,7 @@ def _start_empty() -> None:
     """Empty all windows in a forked child: the parent logs their samples, and a thread of it may have held the lock."""
     global _lock, _stats
     _lock = RLock()
-    _stats = dict(_items)
+    _stats = dict(unchained(_items))
     for each in _window.live():
         each._reset()
 
