@@ -246,7 +246,7 @@ LIGHTNING = """\
 import lightning, torch
 from lightning.pytorch.demos.boring_classes import BoringModel
 
-pipeline = monitel_otlp.configure(endpoint=sys.argv[-1], spool_dir="spool")
+monitel_otlp.configure(endpoint=sys.argv[-1], spool_dir="spool")
 
 class Model(BoringModel):
     def on_fit_start(self):
@@ -258,18 +258,15 @@ if __name__ == "__main__":
         enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
     )
     trainer.fit(Model())
-    assert pipeline.force_flush(60)
 """
 
 
 def test_process_of_lightning_has_its_rank(receiver: Receiver, train: Run) -> None:
-    """Lightning starts the second process with variables; the first one has none yet, which a warning reports."""
-    ended = train(LIGHTNING, receiver.url)
+    """Lightning starts the second process with variables; the first one has none yet."""
+    train(LIGHTNING, receiver.url)
     records = receiver.records("training")
     assert {0: None, 1: 1} == {each.attributes["true_rank"]: each.resource.get("training.rank") for each in records}
     assert 2 == len({each.resource["service.instance.id"] for each in records})
-    warning = "torch.distributed reports rank 0 of 2, but the telemetry of this process has no training.rank"
-    assert (1, 1) == (ended.stderr.count(warning), ended.stderr.count("but the telemetry of this process has"))
 
 
 def test_example_of_the_guide(receiver: Receiver, run: Run, tmp_path: Path) -> None:
