@@ -36,7 +36,7 @@ class Cuda:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.waiting: list[Callable[[], None]] = []
-        self.observers: list[Callable[..., None]] = []
+        self.observers: list[Callable[..., None]] = []  # called with device, requested bytes, limit, free
         patch.setattr("torch.backends.cuda.is_built", lambda: True)
         patch.setattr("torch.cuda._lazy_call", self.waiting.append)
         patch.setattr("torch._C._cuda_attach_out_of_memory_observer", self.observers.append, raising=False)
@@ -46,11 +46,6 @@ class Cuda:
         """Run the waiting functions as ``torch.cuda.init()`` does."""
         while self.waiting:
             self.waiting.pop()()
-
-    def fail_allocation(self, *numbers: int) -> None:
-        """Call the observers as torch/csrc/cuda/Module.cpp does: device, requested bytes, limit, free."""
-        for observe in self.observers:
-            observe(*numbers)
 
 
 @pytest.fixture
@@ -66,10 +61,11 @@ def test_failed_allocation_is_an_event_even_if_it_is_caught(
     with monitel.torch.instrument(sources="-stages", window_size=float("inf")):
         assert [] == cuda.observers  # attaching one would initialize CUDA
         cuda.initialize()
-        cuda.fail_allocation(0, GIB, GIB, 0)  # before the first step
+        (observe,) = cuda.observers
+        observe(0, GIB, GIB, 0)  # before the first step
         monitel.set_step(11)
         happened = monitel.clock.now()
-        cuda.fail_allocation(1, 20 * GIB, 80 * GIB, 2 * GIB)
+        observe(1, 20 * GIB, 80 * GIB, 2 * GIB)
         monitel.set_step(12)
         clock.advance(1)
         monitel.flush()
@@ -94,11 +90,11 @@ def test_observer_of_allocations_is_attached_once(cuda: Cuda, events: list[monit
     for _ in range(2):
         with monitel.torch.instrument():
             cuda.initialize()
-    assert 1 == len(cuda.observers)
-    cuda.fail_allocation(0, GIB, GIB, 0)
+    (observe,) = cuda.observers
+    observe(0, GIB, GIB, 0)
     with monitel.torch.instrument():
         for number in range(1200):
-            cuda.observers[0](0, number, GIB, 0)
+            observe(0, number, GIB, 0)
     assert (1000, 1199) == (len(events), events[-1].data["memory.requested"])
 
 

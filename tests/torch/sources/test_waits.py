@@ -24,9 +24,7 @@ _DEADLINE = 60
 
 
 @contextmanager
-def waiting(
-    guard: Callable[[], Any], within: str | None = None, *, trains: bool = True
-) -> Iterator[Callable[[], None]]:
+def waiting(guard: Guard, within: str | None = None, *, trains: bool = True) -> Iterator[Callable[[], None]]:
     """Have another thread make a step, enter an activity, and wait; provide a function that ends the wait."""
     waits, end = threading.Event(), threading.Event()
 
