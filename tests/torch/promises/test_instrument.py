@@ -36,13 +36,13 @@ ALL = [
 
 
 def test_steps_stages_and_work_are_measured(work: Work) -> None:
-    """With exact durations, counts, step numbers, and the rate of samples. One process has no ``sync``."""
-    options: dict[str, Any] = {"window_size": float("inf"), "samples_per_step": 8, "rank_group": "encoder"}
+    """With exact durations, counts, and step numbers. One process has no ``sync``."""
+    options: dict[str, Any] = {"window_size": float("inf"), "rank_group": "encoder"}
     with capture_events() as events, monitel.torch.instrument(**options) as running:
         assert ALL == [*running.sources]
         assert {} == running.missing
         train(work, 4)
-    assert (4, 4, 0, 32) == (monitel.get_step(), total("steps"), total("steps.skipped"), total("samples"))
+    assert (4, 4, 0) == (monitel.get_step(), total("steps"), total("steps.skipped"))
     (step,) = windows_of(events, "training.step.duration")
     assert (3, 141.0, 47.0, 47.0, "s") == (step.count, step.sum, step.min, step.max, step.unit)
     assert (2, 4) == (step.first_step, step.last_step)
@@ -50,8 +50,6 @@ def test_steps_stages_and_work_are_measured(work: Work) -> None:
         (each.attributes["training.stage"], each.attributes["training.group"], each.unit, each.count, each.sum)
         for each in windows_of(events, "training.stage.duration")
     }
-    rates = [each.data for each in events if isinstance(each, monitel.LoggedNumbers)]
-    assert [{"training.samples.rate": 3 * 8 / 141}] == rates
 
 
 def test_waits_of_torch_are_counted() -> None:

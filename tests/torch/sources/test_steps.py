@@ -295,7 +295,7 @@ def test_pause_is_zero_and_its_time_counts(step: Step, clock: ManualClock, event
 
 def test_rates_of_amounts_per_step(step: Step, events: list[monitel.Event]) -> None:
     """Samples, tokens and utilization have one event."""
-    with instrument(samples_per_step=32, tokens_per_step=1000.5, flops_per_step=3e12, peak_flops=4e12):
+    with instrument(samples_per_step=32, tokens_per_step=1000.5, flops_per_step=3e12, peak_flops=4e12, window_size=inf):
         for seconds in (9.0, 2.0, 6.0):
             step(seconds)
     (event,) = (event for event in events if isinstance(event, monitel.LoggedNumbers))
