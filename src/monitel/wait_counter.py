@@ -12,7 +12,7 @@ from weakref import ref
 from monitel import clock
 from monitel.attributes import checked_text
 from monitel.decoration import compiling
-from monitel.process.fork import register_at_fork
+from monitel.process.fork import Chain, register_at_fork, unchained
 from monitel.process.os_threads import RLock, get_ident
 
 
@@ -67,7 +67,7 @@ class _Waits:
 
 
 _lock = RLock()
-_all: tuple[_Waits, ...] = ()  # read by a forked child, where a dict may stay locked (CPython without the GIL)
+_all: Chain[_Waits] = None  # read by a forked child, where a dict may stay locked
 _waits: dict[str, _Waits] = {}  # by key
 _maxima: tuple[ref[WaitMaxima], ...] = ()
 _foreign: Mapping[str, WaitReading] = {}  # by key; replaced as a whole
@@ -108,7 +108,7 @@ class WaitCounter:
             made = _Waits(key)
             self._waits = _waits.setdefault(key, made)
             if self._waits is made:
-                _all = (*_all, made)
+                _all = made, _all
 
     @property
     def key(self) -> str:
@@ -238,7 +238,7 @@ def own_waits() -> Iterator[tuple[str, WaitReading]]:
     Takes no lock, so that a thread that hangs stops nothing. A wait that ends at the same time may be in ``count`` of
     one reading and in ``total`` of the next one.
     """
-    return ((waits.key, waits.reading()) for waits in _all)
+    return ((waits.key, waits.reading()) for waits in unchained(_all))
 
 
 def wait_keys() -> KeysView[str]:
@@ -248,7 +248,7 @@ def wait_keys() -> KeysView[str]:
 
 def waits_in_flight() -> list[tuple[str, int, int]]:
     """Return key, thread and monotonic start of each wait in progress that monitel counts itself. Takes no lock."""
-    return [(waits.key, *each) for waits in _all for each in waits.in_flight.copy().values()]
+    return [(waits.key, *each) for waits in unchained(_all) for each in waits.in_flight.copy().values()]
 
 
 def began_ns() -> int:
@@ -267,7 +267,7 @@ def _mirror(entered: Callable[[int, str, int, int], object] | None, left: Callab
     if entered is None or not _lock.acquire(timeout=_PATIENCE):
         return
     try:
-        for waits in _all:
+        for waits in unchained(_all):
             for number, (thread, start_ns) in list(waits.in_flight.items()):  # a signal handler may wait
                 entered(number, waits.key, thread, start_ns)
     finally:
@@ -340,7 +340,7 @@ class WaitMaxima:
 
 def _index() -> None:
     global _waits
-    _waits = {each.key: each for each in _all}
+    _waits = {each.key: each for each in unchained(_all)}
 
 
 def _start_at_zero() -> None:
@@ -351,7 +351,7 @@ def _start_at_zero() -> None:
     _foreign = {}
     _began_ns = clock.time_ns()
     _index()
-    for waits in _all:
+    for waits in _waits.values():
         waits.reset(_began_ns)
         waits.in_flight = {key: wait for key, wait in waits.in_flight.items() if wait[0] == get_ident()}
     for reference in _maxima:

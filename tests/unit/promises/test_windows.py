@@ -167,7 +167,7 @@ def test_registered_stat_is_kept(monitel: ModuleType, events: list[Any]) -> None
     assert stat is monitel.stat("y", unit="s", max_samples=5)
 
 
-@pytest.mark.parametrize("kind", ["stat", "counter"])
+@pytest.mark.parametrize("kind", ["stat", "counter", "WaitCounter"])
 def test_first_use_of_a_name_does_not_become_slower(monitel: ModuleType, kind: str) -> None:
     """The 20,000th name of a program takes as long as its first ones."""
     times = []
