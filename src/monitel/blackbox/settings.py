@@ -66,3 +66,9 @@ def default_root() -> Path:
 def runs_dir() -> Path:
     """Return the folder that holds the runs of :func:`monitel.start`: MONITEL_RUNS_DIR, or ``monitel-runs``."""
     return given_folder("runs_dir") or Path("monitel-runs")
+
+
+def existing_runs_dir() -> list[Path]:
+    """Return the folder that holds the runs of :func:`monitel.start`, if there is one."""
+    path = runs_dir()
+    return [path.resolve()] if os.path.isdir(path) else []  # noqa: PTH112  of another user: no error

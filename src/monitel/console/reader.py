@@ -17,7 +17,7 @@ from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.reading import Record, RecordError, read_record, text_of
 from monitel.blackbox.record import ENDED, JOURNALS, STACKS_NOW, STACKS_WANTED
-from monitel.blackbox.settings import given_folder, runs_dir, spool_root
+from monitel.blackbox.settings import existing_runs_dir, given_folder, spool_root
 from monitel.console.job import with_pool_workers_completed
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
@@ -312,7 +312,7 @@ def _deaths_of(target: str | None, problems: list[str]) -> list[Process]:
         path = Path(target)
         return [] if _is_box(path) else deaths_below(path, problems)
     roots = [spool_root(), box_root(given_folder("black_box_dir"))]  # a collector may have ended some in place
-    runs = [each.resolve() for each in [runs_dir()] if os.path.isdir(each)]  # noqa: PTH112  no error
+    runs = existing_runs_dir()
     if target is None:
         found = [each for root in filter(None, roots) for each in deaths_below(root, problems)]
         return [*found, *(each for root in runs for each in deaths_below(root, []))]  # some are of other users

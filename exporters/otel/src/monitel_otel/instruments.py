@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -12,14 +12,13 @@ from weakref import WeakSet
 from opentelemetry.metrics import Observation
 
 import monitel
-from monitel.attributes import attribute_name
 from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import RLock
 from monitel.training.counters import COUNTERS, GOODPUT, NAME, goodput
 from monitel.wait_counter import foreign_waits, wait_keys
 from monitel_otel._compat import real, shuts_down
-from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics
+from monitel_otel.names import NAMES, describe, unit_of_number, wait_metrics, with_sent_names
 from monitel_otel.scope import SCOPE
 
 if TYPE_CHECKING:
@@ -72,7 +71,7 @@ class Instruments:
     def write(self, window: monitel.Window) -> None:
         self.refresh()
         definition = window.definition
-        attributes = _named(definition.attributes) or None  # no dict is faster
+        attributes = with_sent_names(definition.attributes) or None  # no dict is faster
         values = window.values()
         known = self._writers.get(definition)
         if known is None:
@@ -98,7 +97,7 @@ class Instruments:
         self._watch_for_loss(definition)
 
     def write_numbers(self, numbers: monitel.LoggedNumbers) -> None:
-        attributes = _named(numbers.attributes) or None
+        attributes = with_sent_names(numbers.attributes) or None
         for name, value in numbers.data.items():
             if isinstance(value, (int, float)) and math.isfinite(value):
                 metric = NAMES.of("logged number", name)
@@ -121,7 +120,7 @@ class Instruments:
     def _create_counter(self, name: str, unit: str, description: str) -> None:
         def observe(_options: CallbackOptions) -> list[Observation]:
             readings = [each for each in monitel.counters() if each.counter.name == name]
-            return [Observation(each.total, _named(each.counter.attributes)) for each in readings]
+            return [Observation(each.total, with_sent_names(each.counter.attributes)) for each in readings]
 
         self._counters.add(name)
         metric = NAMES.of("counter", name)
@@ -210,10 +209,6 @@ def instruments_of(provider: MeterProvider) -> Instruments:
     found._active = True
     _all.add(found)
     return found
-
-
-def _named(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {attribute_name(name): value for name, value in attributes.items()}
 
 
 def _observe(read: Callable[[], float | None], _options: CallbackOptions) -> list[Observation]:

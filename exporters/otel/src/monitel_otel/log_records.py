@@ -6,12 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.attributes import attribute_name, recordable, text_of
+from monitel.attributes import recordable, text_of
 from monitel.clock import timestamp_ns
 from monitel.counter import own_counter
 from monitel.process.failures import pass_on, warn_once
 from monitel.text import json_value
 from monitel_otel._compat import SeverityNumber
+from monitel_otel.names import with_sent_names
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -44,7 +45,7 @@ def write_event(logger: Logger, event: monitel.Event, context: Context | None) -
         severity_number=severity,
         severity_text=severity.name,
         body=body,
-        attributes={attribute_name(name): value for name, value in attributes.items()},
+        attributes=with_sent_names(attributes),
         event_name=event.name,
     )
 

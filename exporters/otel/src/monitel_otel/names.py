@@ -1,15 +1,16 @@
-"""Metric names that every OpenTelemetry backend accepts: one name for each metric, and one metric for each name."""
+"""Names that every OpenTelemetry backend accepts: of metrics, one for each and one metric for each, and of attributes."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import count
+from typing import Any
 
 import monitel
-from monitel.attributes import ascii_text
+from monitel.attributes import ascii_text, attribute_name
 from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
 from monitel.wait_counter import wait_keys
@@ -268,3 +269,8 @@ def wait_metrics(key: str) -> list[tuple[str, str, str]]:
     name = NAMES.of("wait counter", key)
     found = _WAITS.items()
     return [(f"{name}{end}", unit, describe("wait counter", key, name, text)) for (end, unit, _), text in found]
+
+
+def with_sent_names(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes under the names that are sent."""
+    return {attribute_name(name): value for name, value in attributes.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from monitel.blackbox.discovery import Spools, find_boxes, find_spools, holds_bo
 from monitel.blackbox.folder import FolderError, MissingFolderError, box_root, check_platform
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recovery import sweep
-from monitel.blackbox.settings import given_folder, runs_dir, spool_root
+from monitel.blackbox.settings import existing_runs_dir, given_folder, runs_dir, spool_root
 from monitel.text import CommandError, show, warn
 from monitel_otlp.config.settings import resolve
 from monitel_run.arguments import target
@@ -145,8 +144,8 @@ def _collect_and_find(places: Places) -> Spools:
         show(f"collected {_count(collected.items, 'item')} from {number}", flush=True)
     for death in collected.deaths:
         show(str(death), flush=True)
-    found, runs = Spools(problems=collected.problems), runs_dir()
-    of_runs = [runs.resolve()] if given is None and os.path.isdir(runs) else []  # noqa: PTH112  no error
+    found = Spools(problems=collected.problems)
+    of_runs = existing_runs_dir() if given is None else []
     for root in [] if boxes_given else [given or places.root.absolute(), *of_runs]:
         if given is not None or root.is_dir():
             sweep(root)
