@@ -353,7 +353,7 @@ def _start_at_zero() -> None:
     _index()
     for waits in _waits.values():
         waits.reset(_began_ns)
-        waits.in_flight = {key: wait for key, wait in waits.in_flight.items() if wait[0] == get_ident()}
+        waits.in_flight = {number: wait for number, wait in waits.in_flight.items() if wait[0] == get_ident()}
     for reference in _maxima:
         if (maxima := reference()) is not None:
             maxima.read()

@@ -86,7 +86,6 @@ class Box:
         self.spool_root = None if spool_root is None else Path(os.path.abspath(spool_root))  # noqa: PTH100  no link is resolved: that waits for the disk
         self._root = None if root is None else Path(os.path.abspath(root))  # noqa: PTH100
         self._interval_s = interval_s = min(interval_s, SNAPSHOT_S)
-        self._disk_bytes, self._disk_after_s = DISK_BYTES, DISK_AFTER_S
         place = {"name": self.name, "spool": str(self.spool_root or "")}
         self.names = Names({**identity, **facts, **place})
         self.room = Room(box_bytes)
@@ -329,7 +328,7 @@ class Box:
     def _move(self) -> float:
         done, self._next_round = self._next_round, Event()
         is_last = self._closes
-        self.tend_disk(0.0 if is_last else self._disk_after_s)
+        self.tend_disk(0.0 if is_last else DISK_AFTER_S)
         if is_last:
             self._mover.stop()
             with suppress(OSError):
@@ -389,7 +388,7 @@ class Box:
 
     def _limit_disk(self, folder: Folder) -> None:
         sent = [journal for journal in self.journals.values() if journal.reader == "sender"]
-        while sum(map(on_disk.size_on_disk, sent)) > self._disk_bytes:
+        while sum(map(on_disk.size_on_disk, sent)) > DISK_BYTES:
             if not max(sent, key=on_disk.size_on_disk).drop_oldest("spool_full", (DISK,)):
                 break
             self._note_disk(folder)

@@ -71,8 +71,14 @@ def stat(
         1
     """
     global _items
-    asked = {"aggregations": aggregations, "window_size": window_size, "max_samples": max_samples}
-    asked |= {"unit": unit, "description": description, "monotonic": monotonic}
+    asked = {
+        "aggregations": aggregations,
+        "window_size": window_size,
+        "max_samples": max_samples,
+        "unit": unit,
+        "description": description,
+        "monotonic": monotonic,
+    }
     given = {key: value for key, value in asked.items() if value is not None}
     name, checked = checked_text("Stat name", name), checked_attributes(attributes)
     identity = (name, typed_items(checked)) if checked else name

@@ -193,7 +193,7 @@ def _follow_ledger() -> list[CounterReading]:
     found = []
     for name, total_ns in totals.items():
         made = training_counter(NAME, {"training.activity": name})
-        if made.unit != "s":
+        if made.unit != COUNTERS[NAME][0]:
             message = "a counter %r with the unit %r exists: the ledger is not exported; rename it"
             warn_once(_log, message, NAME, made.unit)
             return []
