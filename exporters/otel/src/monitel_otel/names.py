@@ -1,4 +1,4 @@
-"""Names that every OpenTelemetry backend accepts: of metrics, one for each and one metric for each, and of attributes."""
+"""Names that every OpenTelemetry backend accepts: one for each metric, and one metric for each; those of attributes."""
 
 from __future__ import annotations
 
