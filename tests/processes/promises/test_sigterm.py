@@ -221,7 +221,8 @@ monitel_otlp.configure(endpoint=sys.argv[1])
 resource.setrlimit(resource.RLIMIT_NOFILE, before)
 monitel.emit("recorded")
 print("ready", flush=True)
-time.sleep(60)
+while True:  # nothing wakes a sleep if the signal arrives just before it
+    time.sleep(0.1)
 """
 
 
