@@ -133,9 +133,8 @@ def _add(  # noqa: PLR0917  called for each point: keywords would cost a tenth o
 
 
 def _delta_start_ns(total: Total, measured: Measurement) -> int:
-    """Return the start of points with delta temporality: before their time, not before the series' latest point."""
-    start_ns, end_ns = measured.window.start_ns, measured.window.end_ns
-    return max(start_ns if start_ns < end_ns else end_ns - MILLISECOND_NS, total.end_ns)
+    """Return the start of points with delta temporality: not before the series' latest point."""
+    return max(measured.window.start_ns, total.end_ns)
 
 
 def _ascending(found: list[Measurement], earliest_ns: int) -> list[Measurement]:
