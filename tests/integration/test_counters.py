@@ -1,4 +1,4 @@
-"""Counters, waits and the ledger in a real Prometheus: whole increases from zero, and a separate name for each."""
+"""Counters, waits and the ledger in a real Prometheus: whole increases from zero."""
 
 import json
 from typing import Any
@@ -31,26 +31,6 @@ waited = monitel.wait_counters()["data.loading"]
 print(json.dumps({"samples": samples.total, "steps": 60, "waited": waited.total, "longest": waited.max}))
 """
 
-# Without another name, each of them would be x_wait_count or x_wait_count_total in Prometheus.
-ONE_NAME = """\
-pipeline = monitel_otlp.configure(service_name="train", export_interval=0.5, spool_dir="spool")
-for round in range(2):
-    monitel.log({"x.wait.count": 0.5 + round})
-    monitel.counter("x.wait.count").add(49)
-    stat = monitel.Stat("x.wait", [monitel.COUNT], 60.0)
-    for _ in range(24):
-        stat.add(1)
-    stat.flush()
-    for _ in range(74):
-        with monitel.WaitCounter("x").guard():
-            pass
-    monitel.counter("x.wait-count").add(192)
-    monitel.counter("io", unit="By").add(3)
-    monitel.counter("io.bytes", attributes={"損失": 1}).add(50)  # Prometheus crashes at this name
-    pipeline.force_flush(30)
-"""
-
-
 def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
     """Compare samples, and ``increase()`` over a window that begins and ends with a sample, with the truth."""
     for series, expected in (
@@ -81,20 +61,3 @@ def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
 def test_increase_is_the_whole_count(prometheus: Prometheus, train: Run) -> None:
     """Sent to a Prometheus that takes nothing out of order, without a Collector."""
     check(prometheus, json.loads(train(SCRIPT, env=prometheus.variables).stdout))
-
-
-def test_sources_of_one_name_are_stored_apart(prometheus: Prometheus, train: Run) -> None:
-    """A number, counters, a Stat and a wait counter: each has its values, and no other ones, even if units collide."""
-    stderr = train(ONE_NAME, env=prometheus.variables).stderr
-    for metric, name, values in (
-        ("x_wait_count", "x.wait.count", {0.5, 1.5}),
-        ("x_wait_count_counter_total", "x.wait.count.counter", {0, 49, 98}),
-        ("x_wait_stat_count_total", "x.wait.stat", {0, 24, 48}),
-        ("x_2_wait_count_total", "x_2", {0, 74, 148}),
-        ("x_wait_count_counter_2_total", "x.wait-count.counter_2", {0, 192, 384}),
-        ("io_bytes_total", "io", {0, 3, 6}),
-        ("io_bytes_2_total", "io.bytes_2", {0, 50, 100}),
-    ):
-        assert values == {float(sample) for _, sample in prometheus.samples(metric)}, metric
-        assert (f"is sent as {name!r}" in stderr) == (metric not in {"x_wait_count", "io_bytes_total"})
-    assert [] == prometheus.values("x_wait_count_total")
