@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +54,6 @@ PathFinder.find_spec = find_spec
 """
 #: The values of ``loss.count`` and the names of the records that RECORD makes.
 RECORDED = ([*range(1, 12)], ["checkpoint"])
-_PURE = os.environ.get("MONITEL_NO_EXTENSIONS", "0") not in {"", "0"}
-_BUILT = find_spec("monitel.stats._window_c") is not None or os.environ.get("MONITEL_REQUIRE_EXTENSIONS") == "1"
-needs_c = pytest.mark.skipif(_PURE or not _BUILT, reason="needs the C extension of monitel")
 
 
 @dataclass(frozen=True)

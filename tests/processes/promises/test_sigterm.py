@@ -12,10 +12,8 @@ from tests.processes.conftest import Terminate
 from tests.processes.patience import with_patience
 from tests.support.checks import SetEnv
 from tests.support.hostile import Peer, refusing_url, url_of
-from tests.support.inbox import TEMPORALITY
 from tests.support.receiver import Receiver
-from tests.support.scripts import CONFIGURE, READY, RECORD, RECORDED, Run, needs_c
-from tests.support.series import increase
+from tests.support.scripts import CONFIGURE, READY, RECORD, RECORDED, Run
 from tests.support.spools import arrived, files, last_line, spooled
 
 BLOCKED = """\
@@ -257,45 +255,6 @@ def test_handler_that_a_library_restores_decides_again(
     rounds = "for _ in range(2): assert pipeline.force_flush(60)\n"
     terminate(BEGIN + temporary + rounds + where, receiver.url)
     assert (11, ["checkpoint"]) == (receiver.values("loss.count")[-1], receiver.record_names())
-
-
-COUNT = """\
-from itertools import count
-import signal
-def theirs(*_):
-    os.write(1, b"%d\\n" % number)
-    os._exit(0)
-signal.signal(signal.SIGTERM, theirs)
-"""
-LOOPS = {
-    "add": 'loss = Stat("loss", [COUNT], 3600.0)\nfor number in count():\n    loss.add(1)\n',
-    "counter": 'samples = monitel.counter("samples")\nfor number in count():\n    samples.add(1)\n',
-    "wait": 'waiting = monitel.WaitCounter("w")\nfor number in count():\n    with waiting.guard(): pass\n',
-    "emit": "for number in count():\n    monitel.emit('step')\n",
-}
-METRICS = {"add": "loss.count", "counter": "samples", "wait": "w.wait.count"}
-
-
-@needs_c  # the Python window is locked during an add()
-@pytest.mark.parametrize(
-    ("loop", "temporality"),
-    [("add", "cumulative"), ("counter", "cumulative"), ("counter", "delta"), ("wait", "delta"), ("emit", "delta")],
-)
-def test_signal_may_interrupt_a_loop_that_records(
-    receiver: Receiver, terminate: Terminate, loop: str, temporality: str
-) -> None:
-    """At any place, perhaps while it holds a lock: everything that was recorded before the signal arrives."""
-    configure = f"os.environ[{TEMPORALITY!r}] = {temporality!r}\n" + WITH_TRUE.replace(RECORD, "")
-    ended = terminate(COUNT + configure + LOOPS[loop] + f"    if number == 1000: {READY}", receiver.url, status=0)
-    if loop == "emit":
-        found: float = len(receiver.records("step"))
-    elif temporality == "cumulative":
-        found = increase(receiver, METRICS[loop])
-    else:
-        found = sum(receiver.values(METRICS[loop]))
-    number = int(ended.stdout.split()[-1])
-    assert found - number in {0, 1}
-    assert number >= 1000
 
 
 def test_wait_in_flight_is_reported(receiver: Receiver, terminate: Terminate) -> None:
