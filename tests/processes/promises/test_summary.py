@@ -1,14 +1,12 @@
 """The end of ``monitel run``: the verdict, where the time went, and what happened to the telemetry."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from tests.processes.console.commands import RUN, outcome, record, running
+from tests.processes.console.commands import RUN, outcome, record
 from tests.processes.console.jobs import Console
 from tests.processes.patience import patience
-from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 
 #: A program that starts four ranks of 400 steps with known stages, of which rank 2 is late by 30 ms in data.
@@ -134,25 +132,3 @@ for step in 2 * [*range(1, 21)]:
     summary = run(script)
     assert "monitel run: job, 40 steps" in summary
     assert f"verdict {verdict}" in summary
-
-
-def test_hung_job_has_the_verdict_that_it_had_while_it_ran(tmp_path: Path, console: Console) -> None:
-    """After SIGTERM: the last second before the shutdown is judged by the same rules as in ``top``."""
-    script = tmp_path / "train.py"
-    script.write_text("""
-import time, monitel
-for step in range(1, 31):
-    monitel.set_step(step)
-    time.sleep(0.01)
-with monitel.WaitCounter("all_reduce").guard(), monitel.activity("stuck"):
-    time.sleep(1000)
-""")
-    with running(sys.executable, str(script)) as process:
-        with console.watching() as until:
-            live = until(lambda rows: rows[None]["verdict"]["kind"] == "stuck" and rows[None]["waits"])[None]["verdict"]
-            (job,) = console.json("autopsy")["jobs"]
-            assert {name: live[name] for name in ("kind", "rank", "stage")}.items() <= job["verdict"].items()
-        process.terminate()
-        _, errors = process.communicate(timeout=DEADLINE)
-    assert re.match(r"stuck: process \d+ has waited in all_reduce for ", live["text"])
-    assert re.search(r"verdict +stuck: process \d+ has waited in all_reduce for ", errors)
