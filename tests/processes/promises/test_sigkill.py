@@ -176,24 +176,6 @@ def test_death_is_reported_with_what_the_process_did(job: Job, receiver: Receive
     assert (job.pid, "llm") == (died.resource["process.pid"], died.resource["service.name"])
 
 
-def test_killed_inside_c_code_with_the_gil(job: Job, receiver: Receiver) -> None:
-    """As by the OOM killer while a kernel is launched: no Python code runs, and nothing recorded before is lost."""
-    job.do(
-        "configure()\nimport ctypes\nloss = Stat('loss', [COUNT, SUM], 3600.0)\nloss.add(1)\nloss.flush()\nloss.add(2)"
-    )
-    job.wait_for_sample(2)
-    job.send(
-        "monitel.set_step(9)\nmonitel.emit('left', number=1)\nos.write(1, b'in C\\n')\nctypes.PyDLL(None).sleep(600)"
-    )
-    assert "in C" == read_line(job.process)
-    assert 9 == job.row()["step"]
-    job.kill()
-    replay(receiver.url)
-    (died,) = receiver.records("process.died")
-    assert 9 == died.attributes["training.step"]
-    assert ([1], [1, 3]) == (receiver.numbers("left"), [value for value in receiver.values("loss.sum") if value])
-
-
 def test_forked_child_and_its_parent_die_separately(job: Job, receiver: Receiver) -> None:
     """A parent is collected while its child lives on; a child's events and death are its own."""
     job.do("configure()\nmonitel.emit('left', number=1)\nready, emitted = os.pipe()\nforever = os.pipe()")
