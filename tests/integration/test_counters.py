@@ -31,6 +31,7 @@ waited = monitel.wait_counters()["data.loading"]
 print(json.dumps({"samples": samples.total, "steps": 60, "waited": waited.total, "longest": waited.max}))
 """
 
+
 def check(prometheus: Prometheus, truth: dict[str, Any]) -> None:
     """Compare samples, and ``increase()`` over a window that begins and ends with a sample, with the truth."""
     for series, expected in (
