@@ -453,14 +453,6 @@ def test_pause_that_the_backend_asks_for_is_kept(backend: Inbox, start: Start) -
     assert (1, 1) == (len(backend.of("logs")), logs(pipeline).on_disk)
 
 
-def test_request_is_sent_when_the_pause_is_over(backend: Inbox, start: Start) -> None:
-    backend.answer("logs", refusal(backend, "busy", 0.4))
-    assert emit(start(backend), "event")
-    first, second = backend.of("logs")
-    assert second.arrived - first.arrived >= 0.4
-    assert first.body == second.body
-
-
 # Nothing waits
 
 

@@ -7,9 +7,7 @@ import logging
 import math
 import pickle
 import sys
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
@@ -302,30 +300,6 @@ def test_each_guard_is_one_wait(clock: Any) -> None:
     assert WaitReading(5, 12.0, 5.0, 0) == wait_counters()["data"]
 
 
-class _InterruptedClock(installed.testing.ManualClock):
-    readings_left = 0
-
-    def monotonic_ns(self) -> int:
-        self.readings_left -= 1
-        if self.readings_left == 0:
-            raise KeyboardInterrupt
-        return super().monotonic_ns()
-
-
-@pytest.mark.parametrize("reading", [1, 2])
-def test_interrupted_guard_leaves_no_wait_in_flight(reading: int) -> None:
-    """Ctrl+C while a wait begins or ends: a wait that is in flight forever would be reported as stuck."""
-    clock = _InterruptedClock()
-    with clock:
-        guard = WaitCounter("data").guard()
-        clock.readings_left = reading
-        with pytest.raises(KeyboardInterrupt), guard:
-            pass
-        del guard
-        gc.collect()
-        assert 0 == wait_counters()["data"].active
-
-
 def test_every_handler_is_called_although_one_raises(events: list[Any], unraisable: list[Any]) -> None:
     """Then the first exception is raised, KeyboardInterrupt and SystemExit before others; the rest is reported."""
     table: list[tuple[list[type[BaseException]], int]] = [
@@ -344,25 +318,6 @@ def test_every_handler_is_called_although_one_raises(events: list[Any], unraisab
         assert kinds[:first] + kinds[first + 1 :] == [type(error) for error in unraisable]
         assert (number + 1, 1) == (len(events), len(later))
         unraisable.clear()
-
-
-def test_failing_handler_keeps_nothing_alive(unraisable: list[Any]) -> None:
-    """The objects of its frame are released with the exception, without a garbage collection."""
-    alive: list[Any] = []
-
-    def handler(_event: Event) -> None:
-        batch = type("Batch", (), {})()
-        alive.append(weakref.ref(batch))
-        raise ValueError
-
-    gc.disable()
-    try:
-        with register_event_handler(handler), register_event_handler(handler), suppress(ValueError):
-            emit("epoch")
-        unraisable.clear()
-        assert [None] * 2 == [reference() for reference in alive]
-    finally:
-        gc.enable()
 
 
 def test_window_is_closed_although_a_handler_raises(
@@ -434,29 +389,6 @@ def test_handlers_may_log_and_change_the_handlers(events: list[Any]) -> None:
     run_together(lambda: emit("second"))
     handles[0].__exit__()
     assert (["first", "echo", "second"], ["echo", "second"]) == ([event.name for event in events], received)
-
-
-def test_handlers_may_use_the_stat_that_logs(
-    make_stat: MakeStat, monitel: ModuleType, clock: Any, events: list[Any]
-) -> None:
-    """The Stat is open again with the sample that closed the window; adding, flushing and reading do not deadlock."""
-    stat, other, seen = make_stat(), make_stat("other"), []
-
-    def handler(event: Any) -> None:
-        if event.window is not None and event.window.name == "x" and event.window.sum == 1.0:
-            seen.append((stat.count, stat.get()[monitel.SUM]))
-            stat.add(10)
-            stat.flush()
-            other.flush()
-            monitel.emit("received")
-
-    other.add(7)
-    stat.add(1)
-    clock.advance(60)
-    with monitel.register_event_handler(handler):
-        run_together(lambda: stat.add(2))
-    assert [(1, 1.0)] == seen
-    assert [("x", 1.0), ("x", 12.0), ("other", 7.0)] == [(e.window.name, e.window.sum) for e in events if e.window]
 
 
 @pytest.mark.parametrize("flush", [installed.flush, installed.close_expired_windows])
