@@ -22,7 +22,7 @@ from monitel.blackbox.settings import given_folder, runs_dir, spool_root
 from monitel.console.job import jobs_of
 from monitel.console.reader import ends_below, read_boxes
 from monitel.runs.ended import read_ends
-from monitel.runs.folder import FILE, name_of, stored_runs
+from monitel.runs.folder import FILE, is_started, name_of, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, EXEC, JobName, Process, State
 from monitel.runs.stored import LIMIT_BYTES
@@ -73,14 +73,19 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name by which the run is chosen: its id, or for a run without an id its start in local time."""
-        return self.time.run or moment(self.time.start_ns)
+        """The name by which the run is chosen: that of its folder, its id, or without both its start in local time."""
+        return self.folder or self.time.run or moment(self.time.start_ns)
 
     @property
     def title(self) -> str:
-        """The name that a person has given: the run id, or the name of the service if the id is random digits."""
+        """Its name in a list: its folder, the run id, or the name of the service if the id is random digits."""
         service = str(self.values.attributes.get("service.name", ""))
-        return self.time.run if is_given(self.time.run) else JobName(service=service).own_service
+        return self.folder or (self.time.run if is_given(self.time.run) else JobName(service=service).own_service)
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder that :func:`monitel.start` has made; empty for another run."""
+        return self.store.name if is_started(self.store) else ""
 
     @property
     def rate(self) -> float | None:
@@ -157,7 +162,8 @@ class Runs:
     def __init__(self, root: Path, boxes: Path | None = None, started: Path | None = None) -> None:
         self.problems: list[str] = []  # descriptions of the files that cannot be read
         self._root, self._boxes, self._started = root, boxes, started
-        found = [each for folder in filter(None, (root, started)) for each in read_runs(folder, self.problems)]
+        roots = {each.resolve(): each for each in (root, started) if each}  # they may be the same folder
+        found = [each for folder in roots.values() for each in read_runs(folder, self.problems)]
         self.all = sorted(found, key=lambda run: run.time.last_ns)
 
     @classmethod
@@ -176,7 +182,7 @@ class Runs:
         path = Path(name).resolve()
         found = [each for each in self.all if each.time.run == name or each.store in {path, Path(name)}][-1:]
         found = found or [each for each in self.all if each.name == name]
-        found = found or [each for each in self.all if name in {each.store.name, name_of(each.store), each.title}][-1:]
+        found = found or [each for each in self.all if name in {name_of(each.store), each.title}][-1:]
         if not found:
             raise self.unknown(f"run {name!r}")
         if len(found) > 1:

@@ -272,7 +272,8 @@ def test_attempts_share_a_folder(train: Run, before: str, given: dict[str, str])
     train(before + TRAIN + "raise ValueError('no data')", env=first, returncode=1)
     train(before + TRAIN.replace("range(1, 31)", "range(20, 41)"), env=second)
     run = "17" if "SLURM_JOB_ID" in given else "run-7"
-    assert {run: 2} == {each["run"]: each["attempts"] for each in stored_runs()}
+    assert {(run, folder().name): 2} == {(each["run"], each["name"]): each["attempts"] for each in stored_runs()}
+    assert f" {folder().name} " in command("compare", run, str(folder())).stdout
     assert [folder()] == folders_of_runs()
     (loss,) = (each for each in read_curves((folder() / "curves.json").read_bytes()) if each.name == "loss")
     assert [*range(1, 41)] == [each.step for each in loss.points]
