@@ -3,6 +3,7 @@
 import logging
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -11,38 +12,44 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support import checks
 from tests.support.producers import running
 
 import monitel
 from monitel.training import activities, checkpoints
 from monitel.training import counters as training_counters
-from monitel.training.activities import Activities
 
 NAMES = ["evaluation", "data", "a", "a", "step"]
 DEADLINE = 60.0  # seconds
+SECOND = 10**9
 
 
-class Book:
-    """Activities that begin at 1,000 ns, with a clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now_ns = 1000
-        self.made = Activities(lambda: self.now_ns)
-        self.made.begin(1000, "process")
-        self.activity = self.made.activity
-
-    def wait(self, ns: int) -> None:
-        self.now_ns += ns
-
-    @property
-    def totals(self) -> dict[str, int]:
-        found: Any = self.made.ledger()
-        assert self.now_ns - 1000 == found.elapsed_ns == sum(found.activities.values())
-        assert found.current in found.activities
-        return {name: total for name, total in found.activities.items() if total}
+def seconds() -> dict[str, float]:
+    name = training_counters.NAME
+    return {
+        str(each.counter.attributes["training.activity"]): each.total
+        for each in monitel.counters()
+        if each.counter.name == name and each.counter.attributes
+    }
 
 
-ACTIONS = ("enter", "leave", "step", "abandon", "read")
+class Ledger:
+    """The process's ledger with a clock of the test; it begins at 0 s."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_ns = 0
+        patch.setattr(activities._activities, "_now", lambda: self.now_ns)
+        patch.setattr(activities, "vacant", True)
+        activities._activities.begin(0, "process")
+        self.end_startup = partial(activities._activities.end_startup, "step")
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    return Ledger(monkeypatch)
+
+
+ACTIONS = ("enter", "exit", "step", "abandon", "lose", "read")
 STEPS = st.tuples(
     st.sampled_from(ACTIONS), st.integers(0, len(NAMES) - 1), st.integers(0, 10**12), st.sampled_from([0, 0, 0, 1])
 )
@@ -50,57 +57,69 @@ STEPS = st.tuples(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=60))
-def test_any_nesting_adds_up(steps: list[tuple[str, int, int, int]]) -> None:
-    """Activities enter and leave in any order, several times, in two threads; no total falls, and all add up."""
-    with ThreadPoolExecutor(1) as other_thread:
-        book, reads = Book(), list[dict[str, int]]()
-        made = [book.activity(name) for name in NAMES]
+def test_ledger_and_its_counters_add_up(steps: list[tuple[str, int, int, int]]) -> None:
+    """Activities enter and leave in any order, in two threads, and time of earlier attempts is lost; nothing falls."""
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as other_thread:
+        training_counters._forget()
+        ledger, books, totals, lost = Ledger(patch), list[Any](), list[dict[str, float]](), 0
+        made = [monitel.activity(name) for name in NAMES]
+
+        def act(action: str, number: int) -> None:
+            ledger.end_startup() if action == "step" else getattr(made[number], f"__{action}__")()
+
         for action, number, ns, thread in steps:
-            book.wait(ns)
-            calls: dict[str, Any] = {
-                "enter": made[number].__enter__,
-                "leave": made[number].__exit__,
-                "step": lambda: book.made.end_startup("step"),
-            }
-            if action in calls:
-                call = calls[action]
-                other_thread.submit(call).result() if thread else call()
+            ledger.now_ns += ns
+            if action in {"enter", "exit", "step"}:
+                other_thread.submit(act, action, number).result() if thread else act(action, number)
             elif action == "abandon":
-                made[number] = book.activity(NAMES[number])
-            reads.append(book.totals)
-    for one, other in pairwise(reads):
-        assert all(total <= other[name] for name, total in one.items())
+                made[number] = monitel.activity(NAMES[number])
+            elif action == "lose":
+                training_counters.repeat(lost := lost + ns)
+            if action in {"lose", "read"} and (found := seconds()):
+                assert ledger.now_ns / SECOND == pytest.approx(sum(found.values()))
+                assert found.get("lost", 0) <= lost / SECOND
+                totals.append(found)
+            book = checks.ledger()
+            assert (ledger.now_ns, True) == (book.elapsed_ns, book.current in book.activities)
+            books.append(book.activities)
+        made.clear()
+        ledger.end_startup()
+        totals.append(seconds())
+        ledger.now_ns += lost
+        totals.append(seconds())
+    assert lost / SECOND == totals[-1].get("lost", 0)
+    for reads in (books, totals):
+        for one, other in pairwise(reads):
+            assert all(total <= other[name] for name, total in one.items() if total)
 
 
-def test_activity_that_two_threads_have_entered_ends_in_each() -> None:
+def test_activity_that_two_threads_have_entered_ends_in_each(ledger: Ledger) -> None:
     """As often as it was entered there, even if the other thread has taken over meanwhile, or if it is forgotten."""
     with ThreadPoolExecutor(1) as pool:
-        book = Book()
-        shared = book.activity("evaluation")
+        shared = monitel.activity("evaluation")
         pool.submit(shared.__enter__).result()
         with shared:
             with shared:
                 pass
-            assert "evaluation" == book.made.position()[1]
-        assert "other" == book.made.position()[1]
+            assert "evaluation" == activities.position()[1]
+        assert "other" == activities.position()[1]
         shared.__enter__()
-        pool.submit(book.made.end_startup, "step").result()
+        pool.submit(ledger.end_startup).result()
         pool.submit(shared.__enter__).result()
         for _ in range(2):
             shared.__exit__()
-        assert "evaluation" == book.made.position()[1]
+        assert "evaluation" == activities.position()[1]
         pool.submit(shared.__enter__).result()
         del shared
-        assert "step" == book.made.position()[1]
+        assert "step" == activities.position()[1]
 
 
-def test_a_clock_that_goes_back_takes_nothing() -> None:
+def test_a_clock_that_goes_back_takes_nothing(ledger: Ledger) -> None:
     """Time that has been counted stays, as between two threads whose readings change places."""
-    book = Book()
-    book.wait(100)
-    with book.activity("evaluation"):
-        book.now_ns -= 50
-    found: Any = book.made.ledger()
+    ledger.now_ns += 100
+    with monitel.activity("evaluation"):
+        ledger.now_ns -= 50
+    found = checks.ledger()
     assert (100, {"startup": 100, "other": 0}) == (found.elapsed_ns, found.activities)
 
 
@@ -137,37 +156,6 @@ def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatc
     assert ("import", True) == (book.origin, book.elapsed_ns < 10**9)
 
 
-SECOND = 10**9
-
-
-def seconds() -> dict[str, float]:
-    name = training_counters.NAME
-    return {
-        str(each.counter.attributes["training.activity"]): each.total
-        for each in monitel.counters()
-        if each.counter.name == name and each.counter.attributes
-    }
-
-
-class Ledger:
-    """The process's ledger with a clock of the test; it begins at 0 s."""
-
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.now_ns = 0
-        module: Any = monitel.training.activities
-        patch.setattr(module._activities, "_now", lambda: self.now_ns)
-        patch.setattr(module, "vacant", True)
-        module._activities.begin(0, "process")
-
-    def wait(self, seconds: float) -> None:
-        self.now_ns += round(seconds * SECOND)
-
-
-@pytest.fixture
-def ledger(monkeypatch: pytest.MonkeyPatch) -> Ledger:
-    return Ledger(monkeypatch)
-
-
 @pytest.mark.parametrize(
     ("past", "lost", "expected"), [((100, 60, 20), 30, 40 / 110), ((0, 0, 0), 50, 0.0), ((5, 40, 0), 0, 1.0)]
 )
@@ -177,44 +165,10 @@ def test_goodput_is_of_all_attempts(ledger: Ledger, past: tuple[int, int, int], 
     time.continue_run(time.Past(*(each * SECOND for each in past)))
     assert time.goodput() is None
     monitel.set_step(1)
-    ledger.wait(10)
+    ledger.now_ns += 10 * SECOND
     assert {"step": 10.0, "down": past[2]} == {"down": 0, **seconds()}
     time.repeat(lost * SECOND)
     assert expected == time.goodput()
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    actions=st.lists(
-        st.tuples(st.sampled_from(["data", "step", "read", "lose", "wait"]), st.integers(0, 10**10)), max_size=40
-    )
-)
-def test_totals_never_fall_and_add_up(actions: list[tuple[str, int]]) -> None:
-    """Whatever is lost at whatever time."""
-    with pytest.MonkeyPatch.context() as patch:
-        training_counters._forget()
-        ledger = Ledger(patch)
-        monitel.set_step(1)
-        found, lost = [seconds()], 0
-        for action, ns in actions:
-            if action == "data":
-                with monitel.activity("data"):
-                    ledger.now_ns += ns
-            elif action == "lose":
-                lost += ns
-                training_counters.repeat(lost)
-            elif action == "read":
-                found.append(seconds())
-                assert ledger.now_ns / SECOND == pytest.approx(sum(found[-1].values()))
-                assert found[-1].get("lost", 0) <= lost / SECOND
-            else:
-                ledger.now_ns += ns
-        seconds()
-        ledger.now_ns += lost
-        found.append(seconds())
-    assert lost / SECOND == found[-1].get("lost", 0)
-    for one, other in pairwise(found):
-        assert all(total <= other[name] for name, total in one.items() if total)
 
 
 def test_a_counter_of_the_user_stays(caplog: pytest.LogCaptureFixture) -> None:
