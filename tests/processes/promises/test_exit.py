@@ -82,15 +82,6 @@ def test_run_without_an_endpoint_is_logged_once_and_on_disk(receiver: Receiver, 
     assert RECORDED == arrived(receiver)
 
 
-def test_one_signal_may_have_no_endpoint(receiver: Receiver, train: Run, tmp_path: Path) -> None:
-    """Its items are on disk, and one warning names it."""
-    script = TRAIN.replace("endpoint=sys.argv[1], ", "")
-    ended = train(script, env={"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics"})
-    assert (RECORDED[0], []) == arrived(receiver)
-    assert ([], RECORDED[1]) == spooled(tmp_path / "spool")
-    assert 1 == ended.stderr.count("no OTLP endpoint is set: logs and traces go to ")
-
-
 def test_run_without_items_leaves_nothing(train: Run, tmp_path: Path) -> None:
     """Neither a folder nor a replay in the last line."""
     ended = train('monitel_otlp.configure(endpoint="http://127.0.0.1:9", spool_dir="spool")\n')

@@ -220,40 +220,6 @@ if __name__ == "__main__":
     assert [*3 * ["child"], "parent"] == sorted(receiver.record_names())
 
 
-HELD = """\
-import signal, threading
-inside, go_on = threading.Event(), threading.Event()
-def hold(event):
-    if threading.current_thread() is not threading.main_thread():
-        inside.set()
-        go_on.wait(60)
-handle = monitel.register_event_handler(hold)
-full = Stat("full", [COUNT], 3600.0, 2)
-thread = threading.Thread(target=lambda: (full.add(1), full.add(1)))
-thread.start()
-assert inside.wait(60)
-if os.fork() == 0:
-    signal.alarm(60)
-    full.add(1)
-    full.add(1)
-    monitel.unregister_event_handler(handle)
-    with monitel.register_event_handler(print), monitel.WaitCounter("wait").guard():
-        monitel.stat("mine", [COUNT], 1e9).add(1)
-        monitel.counter("samples").add(1)
-        monitel.set_step(1)
-    sys.exit()
-assert os.wait()[1] == 0
-go_on.set()
-thread.join(60)
-"""
-
-
-def test_fork_while_another_thread_is_in_a_handler_does_not_hang(receiver: Receiver, train: Run) -> None:
-    """The child can do everything that the thread was about to do."""
-    train(CONFIGURE + HELD, receiver.url)
-    assert (4, 1) == (increase(receiver, "full.count"), increase(receiver, "mine.count"))
-
-
 def test_fork_beside_a_callback_that_hangs_does_not_wait(receiver: Receiver, train: Run) -> None:
     """The callback of an instrument, in the thread that collects."""
     script = """\

@@ -357,8 +357,10 @@ def test_sizes_of_a_pipeline_follow_those_of_the_last_one(receiver: Receiver, st
     assert sorted({*times}) == times
 
 
-def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
-    """Items whose backend is away wait in memory; those without an endpoint wait on disk."""
+def test_sizes_are_those_of_memory_and_disk(
+    receiver: Receiver, start: Start, setenv: SetEnv, warned: Warned
+) -> None:
+    """Items whose backend is away wait in memory; those without an endpoint wait on disk, which a warning says."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start(spans=True)
     for _ in range(3):
@@ -371,6 +373,7 @@ def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, se
     monitel.emit("event")
     for _ in range(3):
         pipeline.force_flush(DEADLINE)
+    assert 1 == len(warned("no OTLP endpoint is set: logs and traces go to "))
     assert 0 < receiver.values("monitel.spool.size")[-1] < 10_000
     assert 0 == receiver.values("monitel.queue.size")[-1]
 
