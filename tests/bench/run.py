@@ -44,7 +44,6 @@ def main() -> int:
 
 
 def _rows(subject: str) -> list[Row]:
-    """Yield the rows of a subject, for the C window and, where it matters, for its Python twin."""
     compiled = find_spec("monitel.stats._window_c") is not None
     switches = ("0", "1") if compiled and subject in _BOTH_TWINS else ("0",)
     return [row for switch in switches for row in _measure(subject, switch)]

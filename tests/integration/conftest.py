@@ -62,7 +62,6 @@ class Prometheus:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variable of a job that sends its metrics here."""
         return {"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{self.url}/api/v1/otlp/v1/metrics"}
 
     def get(self, path: str, **parameters: object) -> Any:
@@ -70,7 +69,6 @@ class Prometheus:
         return answer_of(f"{self.url}/api/v1/{path}", parameters)["data"]
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """Return the current result of an expression: labels in ``metric``, time and value in ``value``."""
         result: list[dict[str, Any]] = self.get("query", query=expression)["result"]
         return result
 
@@ -123,7 +121,6 @@ class Stack:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variable of a job that sends everything here."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint}
 
 

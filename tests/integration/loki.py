@@ -52,7 +52,6 @@ class Loki:
         return alerts
 
     def rules(self) -> list[dict[str, Any]]:
-        """Return the rules of all groups, each with the state of its last evaluation."""
         return [
             rule
             for group in answer_of(f"{self.url}/prometheus/api/v1/rules")["data"]["groups"]

@@ -34,5 +34,4 @@ def test_everything_is_stored_after_an_outage(
 
 
 def arrived(stack: Stack, loki: Loki) -> bool:
-    """Return True if a window and an event are stored."""
     return bool(stack.prometheus.values("train_loss_count_total") and loki.records())

@@ -111,7 +111,6 @@ class Training:
         return printed
 
     def until(self, holds: Callable[[], object], what: str) -> None:
-        """Wait until something holds, while it is running."""
         wait_until(lambda: self.stderr is not None and holds(), what)
 
     def go_on(self, epochs: int) -> None:

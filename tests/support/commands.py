@@ -19,7 +19,6 @@ class Printed(NamedTuple):
         return self.stdout.splitlines()[-1]
 
     def sections(self) -> dict[str, dict[str, str]]:
-        """Return the rows of each section of a report."""
         found: dict[str, dict[str, str]] = {}
         for line in self.stdout.splitlines():
             if not line.startswith(" "):

@@ -145,7 +145,6 @@ class Inbox:
             raise AssertionError("the receiver failed") from self.failures[0]
 
     def stop(self) -> None:
-        """End the server."""
         raise NotImplementedError
 
     def answer(self, signal: str, *answers: Answer) -> None:

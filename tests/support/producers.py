@@ -35,14 +35,12 @@ def close_windows(stat: Stat, clock: monitel.testing.ManualClock, *windows: list
 
 
 def fill(stat: Any, *samples: Any) -> None:
-    """Add samples to a Stat, and close its window."""
     for sample in samples:
         stat.add(sample)
     stat.flush()
 
 
 def record_window(name: str, aggregations: Sequence[monitel.Aggregation], *samples: float, **options: Any) -> None:
-    """Add samples to a new Stat, and close its window."""
     fill(Stat(name, [*aggregations], 3600.0, **options), *samples)
 
 

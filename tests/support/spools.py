@@ -112,7 +112,6 @@ def spooled(root: Path, *, distro: bool = True) -> tuple[list[float], list[str]]
 
 
 def arrived(receiver: Inbox) -> tuple[list[float], list[str]]:
-    """Return the values of ``loss.count`` and the names of the records that a backend has accepted."""
     return receiver.values("loss.count"), receiver.record_names()
 
 

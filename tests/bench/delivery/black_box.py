@@ -68,7 +68,6 @@ def cpu_ns(work: Callable[[], object]) -> int:
 
 
 def main() -> None:
-    """Measure all of it with a pipeline that sends nothing."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         settings: dict[str, Any] = {"export_interval": 3600.0, "black_box": Path(folder, "boxes")}
         with monitel_otlp.configure(spool_dir=folder, **settings) as pipeline:

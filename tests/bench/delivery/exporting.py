@@ -75,7 +75,6 @@ def events(url: str, pipeline: Any) -> dict[str, Contender]:
 
 
 def main() -> None:
-    """Both beside each other, with a backend that answers at once."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     backend = context.Process(target=take_everything, args=(there,), daemon=True)

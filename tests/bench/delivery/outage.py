@@ -22,7 +22,6 @@ def resident_bytes() -> int:
 
 
 def main() -> None:
-    """Emit them in one thread, as fast as it can."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
     with (

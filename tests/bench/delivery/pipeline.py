@@ -42,7 +42,6 @@ def read(event: monitel.Event) -> object:
 
 
 def main() -> None:
-    """Measure the CPU time of the calling thread."""
     otel = LoggerProvider()
     otel.add_log_record_processor(BatchLogRecordProcessor(Drop()))
     emit_otel = otel.get_logger("bench").emit

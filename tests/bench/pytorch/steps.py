@@ -32,8 +32,6 @@ _STEP = """
 
 
 class Optimizer(torch.optim.Optimizer):  # type: ignore[misc]
-    """Does nothing."""
-
     def step(self, closure: Any = None) -> None: ...
 
 
@@ -43,7 +41,6 @@ class Numbers(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Measure the thread of the training."""
     weight = torch.nn.Parameter(torch.ones(1))
     names = {
         "batches": iter(torch.utils.data.DataLoader(Numbers(), batch_size=None)),

@@ -13,7 +13,6 @@ _NAMES = ("VALUE", "MEAN", "COUNT", "SUM", "MAX", "MIN")
 
 
 def main() -> None:
-    """Measure one thread that adds to one Stat with all six aggregations."""
     stat = monitel.stat("loss", window_size=1e9)
     contenders = {
         "monitel": timed("stat.add(0.25)", lambda: {"stat": stat}),

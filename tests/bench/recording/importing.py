@@ -27,7 +27,6 @@ def interpreter(code: str, cache: str) -> Contender:
 
 
 def main() -> None:
-    """Measure above a bare interpreter."""
     codes = {"bare": "pass", **{each: f"import {each}" for each in _MODULES if optional(each)}}
     with tempfile.TemporaryDirectory() as cache:
         costs = race({name: interpreter(code, cache) for name, code in codes.items()}, _ROUNDS)

@@ -132,7 +132,6 @@ QUESTIONS: dict[str, tuple[Sequence[str], Values]] = {
 
 @pytest.fixture(scope="module")
 def opened(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
-    """The board, opened while four runs train."""
     folder = tmp_path_factory.mktemp("ranks")
     with store(backends, folder) as prometheus, ExitStack() as stack:
         for run in dict.fromkeys(run for run, _ in TIMES):
@@ -167,7 +166,6 @@ def last(series: list[dict[str, Any]], *labels: str) -> Values:
 
 
 def shown(opened: Board, title: str, *labels: str, **choices: str) -> list[Values]:
-    """Return the last values of each query of a panel, by these labels."""
     return [last(series, *labels) for series in opened.shown(title, **choices)]
 
 

@@ -51,7 +51,6 @@ def data_folder(tmp_path: Path) -> Path:
 
 
 def process_id(name: str, tmp_path: Path) -> int:
-    """Return the process id of a program that ``up`` has started."""
     return int((data_folder(tmp_path) / f"{name}.pid").read_text().split()[0])
 
 
@@ -82,7 +81,6 @@ def stack(environment: dict[str, str], command: list[str]) -> Iterator[Stack]:
 
 
 def endpoint(environment: dict[str, str]) -> dict[str, str]:
-    """Return the variable of a job that sends everything to the stack."""
     return {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{environment['OTLP_HTTP_PORT']}"}
 
 
@@ -160,7 +158,6 @@ def test_what_is_in_the_way_is_named(stack: Stack, environment: dict[str, str], 
 
 
 def folder_with(programs: dict[str, str], tmp_path: Path) -> Path:
-    """Return a folder with these programs: links to their paths."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name, path in programs.items():

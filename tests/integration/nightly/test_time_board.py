@@ -57,8 +57,6 @@ found.update(noted=noted, activities=dict(monitel.ledger().activities))
 
 @dataclass(frozen=True)
 class Known:
-    """The times of one rank in seconds."""
-
     begin: float  # start of the process by the clock of the test
     noted: Mapping[str, float]  # time in each activity by the clock of the job
     activities: Mapping[str, float]  # the ledger of the process, read at the end of its last activity
@@ -100,7 +98,6 @@ class Job:
 
 @pytest.fixture(scope="module")
 def job(backends: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
-    """Return a job of four ranks that has just ended."""
     folder = tmp_path_factory.mktemp("ranks")
     with store(backends, folder) as prometheus:
         yield Job(prometheus, folder)

@@ -52,8 +52,6 @@ with monitel_otlp.configure(spool_dir="spool", spans={"step_traces": True}, serv
 
 
 class Span(NamedTuple):
-    """One span. Ids are hexadecimal."""
-
     trace_id: str
     span_id: str
     parent_id: str
@@ -65,12 +63,6 @@ class Span(NamedTuple):
 
 
 class Store:
-    """A running MLflow.
-
-    Args:
-        url: Its base URL.
-    """
-
     headers = "x-mlflow-experiment-id=0"  # the experiment that is always there
 
     def __init__(self, url: str) -> None:

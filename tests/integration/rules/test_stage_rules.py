@@ -32,8 +32,6 @@ _USUAL = {"optimizer": 0.010, "other": 0.005, "data": 0.010, "forward": 0.030, "
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a job."""
-
     labels: dict[str, str]  # labels of its series
     host: Mapping[str, float]  # seconds of each stage by the clock of the host
     # seconds of each stage by the clock of the device; empty without device times

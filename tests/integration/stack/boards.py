@@ -59,7 +59,6 @@ class Board:
         return sorted({match[1] for match in map(pattern.search, values) if match})
 
     def empty(self) -> set[str]:
-        """Return the titles of the panels with a query that finds nothing."""
         return {each.panel["title"] for each in self.results() if not each.found}
 
     def results(self) -> Iterator[Result]:
@@ -138,7 +137,6 @@ def board(name: str, prometheus: Store, namespace: str = ".*") -> Board:
 
 
 def settle(opened: Board, allowed: set[str]) -> None:
-    """Wait until no panels are empty but these."""
     deadline, pause = time.monotonic() + DEADLINE, Signal()
     while not (empty := opened.empty()) <= allowed:
         assert time.monotonic() < deadline, empty

@@ -80,7 +80,6 @@ def test_alerts_group_by_labels_that_series_have(prometheus: Store) -> None:
     """No rule groups or matches by a label that none of its series has; each that groups keeps the service."""
 
     def unknown() -> set[str]:
-        """Return the labels without a series, of all rules."""
         return {label for rule in rules for label in unknown_labels(prometheus, rule["query"])}
 
     rules = prometheus.rules()

@@ -67,7 +67,6 @@ def loki(loki_server: tuple[str, Program], tmp_path_factory: pytest.TempPathFact
 
 
 def expression(title: str) -> str:
-    """Return the query of a panel of the board of events."""
     (panel,) = (panel for panel in EVENTS["panels"] if panel["title"] == title)
     (target,) = panel["targets"]
     text: str = target["expr"]

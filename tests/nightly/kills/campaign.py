@@ -173,8 +173,6 @@ def _killed(function: Callable[[], object], lines: int) -> None:
 
 
 class Death(NamedTuple):
-    """The end of a job: its process, exit status and time, monotonic ns."""
-
     pid: int
     status: int
     at_ns: int
