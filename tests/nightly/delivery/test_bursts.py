@@ -1,18 +1,16 @@
 """Producers that are faster than the encoder: metrics are sent, drops are counted at once, memory stays bounded."""
 
 import resource
-from collections.abc import Callable
 from itertools import count, pairwise
 
 import pytest
 from tests.support.checks import in_time, limit
 from tests.support.inbox import DEADLINE, Answer
-from tests.support.pipelines import Start, check_accounts
-from tests.support.producers import checked_continuously, record_ranges, repeating
+from tests.support.pipelines import Start, check_accounts, logs
+from tests.support.producers import checked_continuously, repeating
 from tests.support.receiver import Receiver
 
 import monitel
-from monitel import COUNT
 from monitel.blackbox import box, journal
 
 INTERVAL = 0.25
@@ -20,63 +18,48 @@ LATE = 1.5  # seconds between two metrics requests, with a margin for other test
 BURST = 12  # duration of a burst in metrics requests
 
 
-def _close_window(number: int) -> None:
-    stat = monitel.stat(f"stat{number % 50}", [COUNT])
-    stat.add(number)
-    stat.flush()
-
-
-PRODUCERS: dict[str, tuple[str, Callable[[int], object]]] = {
-    "events": ("logs", lambda number: monitel.emit("event", number=number)),
-    "ranges": ("traces", lambda number: record_ranges(f"range {number}")),
-    "windows": ("metrics", _close_window),
-}
-
-
-def wait_for_metrics(receiver: Receiver, metric: bytes, requests: int) -> list[float]:
+def wait_for_metrics(receiver: Receiver, requests: int) -> list[float]:
     def found() -> list[float]:
-        return [each.arrived for each in receiver.of("metrics") if metric in each.body]
+        return [each.arrived for each in receiver.of("metrics") if b"alive" in each.body]
 
     known = len(found())
     receiver.wait_until(lambda: len(found()) >= known + requests)
     return found()[known:]
 
 
-@pytest.mark.parametrize(("kind", "backend"), [*((kind, "healthy") for kind in PRODUCERS), ("events", "away")])
+@pytest.mark.parametrize("backend", ["healthy", "away"])
 def test_metrics_are_sent_in_every_interval_of_a_burst(
-    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, kind: str, backend: str
+    *, receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch, backend: str
 ) -> None:
     """Drops are counted at once, and the account adds up whenever it is read."""
     monkeypatch.setattr(journal, "MEMORY_BYTES", 1 << 20)
     monkeypatch.setattr(box, "DISK_BYTES", 1 << 20)
-    signal, produce = PRODUCERS[kind]
-    pipeline = start(export_interval=INTERVAL, spans={"budget": 10**9})
+    pipeline = start(export_interval=INTERVAL)
     monitel.counter("alive").add(1)
     if backend == "away":
-        receiver.rule(lambda request: Answer(503) if request.signal == signal else None)
+        receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     numbers = count()
 
-    def produce_many() -> None:
+    def emit_many() -> None:
         for _ in range(100):
-            produce(next(numbers))
+            monitel.emit("event", number=next(numbers))
 
-    with repeating(produce_many), checked_continuously(pipeline) as checks:
-        metric = b"stat" if kind == "windows" else b"alive"  # a burst of windows may drop the oldest readings
-        arrivals = wait_for_metrics(receiver, metric, BURST)
-        seen = [pipeline.account()[signal]]
-        wait_for_metrics(receiver, metric, 2)
-        seen.append(pipeline.account()[signal])
+    with repeating(emit_many), checked_continuously(pipeline) as checks:
+        arrivals = wait_for_metrics(receiver, BURST)
+        seen = [logs(pipeline)]
+        wait_for_metrics(receiver, 2)
+        seen.append(logs(pipeline))
     assert max(later - earlier for earlier, later in pairwise(arrivals)) < limit(LATE)
     assert seen[0].recorded < seen[1].recorded
     assert len(checks) > 100
-    account = pipeline.account()[signal]
+    account = logs(pipeline)
     assert next(numbers) == account.recorded
     if account.dropped:
         assert {"queue_full", "spool_full"} >= set(account.dropped)
         assert seen[1].lost
     if backend == "healthy":
         pipeline.force_flush(DEADLINE)
-        after = pipeline.account()[signal]
+        after = logs(pipeline)
         assert after.recorded == after.delivered + after.lost
 
 
@@ -99,7 +82,7 @@ def test_memory_is_bounded_by_bytes(receiver: Receiver, start: Start, *, outage:
             most = max(most, resident_bytes())
             receiver.requests[:] = [each for each in receiver.requests if each.signal != "logs"]
     assert most - before < 700 << 20
-    account = pipeline.account()["logs"]
+    account = logs(pipeline)
     assert 20_000 == account.recorded
     assert account.lost
     check_accounts(pipeline)
