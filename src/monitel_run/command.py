@@ -25,7 +25,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class _Interrupted(BaseException):
-    """Raised by a signal that ends the work after the end of the command."""
+    """Raised by a second signal after the end of the command. The first one stops the delivery."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -75,15 +75,21 @@ def _with_injection(environment: Mapping[str, str], folder: str) -> dict[str, st
 def _wait(parent: Parent, delivery: Delivery | None, folder: str) -> int:
     """Wait for the end of the command, finish, and return its status."""
     end = parent.wait()
+
+    def interrupt(_number: int, _frame: object) -> None:
+        if delivery is None or not delivery.stop():
+            _ignore_ends()
+            raise _Interrupted
+
     try:
         for number in _ENDS:
             if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, _interrupt)
+                signal.signal(number, interrupt)
         parent.close()
         if delivery is None or not delivery.finish(end):
             _print("nothing was recorded", "monitel run")
     except _Interrupted:
-        _print("stopped; telemetry that is not delivered stays on disk")
+        _print("stopped; the summary is not complete")
     except Exception as error:
         _print(f"the telemetry of the command could not be finished: {error!r}")
     finally:
@@ -92,11 +98,6 @@ def _wait(parent: Parent, delivery: Delivery | None, folder: str) -> int:
         remove_abandoned(folder)
     assert end.status is not None
     return end.status
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    _ignore_ends()
-    raise _Interrupted
 
 
 def _ignore_ends() -> None:

@@ -47,6 +47,8 @@ class Delivery(Thread):
         self._folder, self._facts = Path(folder), (command, began_ns, Path(folder))
         self._long = time.monotonic() + _LONG
         self._end: Ended | None = None
+        self._over: SimpleQueue[str] = SimpleQueue()  # messages
+        self._stopped = False
         self._attempts: list[CommandTelemetry] = []  # one of each exporter
         self._problems: list[str] = []
         self._watch = ProcessWatch(announcements)
@@ -66,6 +68,13 @@ class Delivery(Thread):
                 self._problems += problems
                 self._attempts += [each.attempt(*self._facts, deaths, self._problems) for each in exporters]
             self._deliver(deaths)
+        self._over.put("")
+
+    def stop(self) -> bool:
+        """Let :meth:`finish` print the summary at once, in a signal handler; return False if it was stopped before."""
+        self._over.put("stopped; telemetry that is not delivered stays on disk")
+        before, self._stopped = self._stopped, True
+        return not before
 
     def _deliver(self, deaths: Deaths) -> None:
         long, ended = self._long, None
@@ -108,10 +117,15 @@ class Delivery(Thread):
         watch.news.put(end)
         watch.begun.set()
         try:
-            self.join(_SILENT)
-            if self.is_alive():
+            try:
+                message = self._over.get(timeout=_SILENT)
+            except Empty:
                 warn("delivering the remaining telemetry; Ctrl-C stops the delivery, and the rest stays on disk")
-                self.join(_ENDING - _SILENT)
+                message = self._over.get(timeout=_ENDING - _SILENT)
+            if message:
+                warn(message)
+        except Empty:
+            pass
         finally:
             for attempt in self._attempts:
                 attempt.stop()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from monitel.process.fork import register_at_fork
+from monitel.process.os_threads import in_main_thread
 
 __all__ = ["EXIT_TIMEOUT", "LEAST", "exit_timeout", "finalize", "finalize_with_children", "imports_main", "is_child"]
+__all__ += ["without_interruption"]
 
 EXIT_TIMEOUT = 2.0  # seconds by which all of telemetry together may delay the end of a process
 LEAST = 0.1  # seconds that each part of telemetry has even if the others have spent EXIT_TIMEOUT
@@ -23,14 +25,33 @@ _registered = False
 def exit_timeout() -> Iterator[float]:
     """Measure a part of the end of this process, which may take what the earlier parts have left of EXIT_TIMEOUT.
 
-    The time of the application's functions between two parts does not count.
+    The time of the application's functions between two parts does not count. A further Ctrl-C has no effect.
     """
     global _spent
     began = time.monotonic()
     try:
-        yield max(LEAST, EXIT_TIMEOUT - LEAST - _spent)  # the interpreter ends in the rest
+        with suppress(KeyboardInterrupt), without_interruption():
+            yield max(LEAST, EXIT_TIMEOUT - LEAST - _spent)  # the interpreter ends in the rest
     finally:
         _spent += time.monotonic() - began
+
+
+@contextmanager
+def without_interruption() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the end of the block, unless one is handled, or the program handles SIGINT."""
+    import signal  # late: few programs need it
+
+    held: list[int] = []
+    holds = in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if holds:
+        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    try:
+        yield
+    finally:
+        if holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+    if held and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        raise KeyboardInterrupt
 
 
 def is_child() -> bool:

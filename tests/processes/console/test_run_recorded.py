@@ -203,7 +203,7 @@ def test_pipeline_of_the_program_that_comes_late(receiver: Receiver, before: str
 
 
 def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:
-    """The rest stays on disk, and the status is that of the command."""
+    """The rest stays on disk, the summary is printed, and the status is that of the command."""
     Path("train.py").write_text(f"{LOSS}sys.stdout.close()\nos.close(1)\nraise SystemExit(7)\n")
     environment = {"MONITEL_SPOOL_DIR": "spool", "OTEL_EXPORTER_OTLP_ENDPOINT": url_of(blackhole)}
     with running(sys.executable, "train.py", **environment) as process:
@@ -215,7 +215,9 @@ def test_ctrl_c_ends_the_delivery(blackhole: socket.socket) -> None:
         )
         os.killpg(process.pid, signal.SIGINT)
         assert 7 == process.wait(60)
-        assert "stopped; telemetry that is not delivered stays on disk" in process.stderr.read()
+        stopped, summary = process.stderr.readline(), process.stderr.read()
+        assert stopped == "monitel: stopped; telemetry that is not delivered stays on disk\n"
+        assert all(each in summary for each in ("exit status 7", "  on disk   "))
     assert ["epoch", "run.ended", "run.started"] == sorted(
         name for name in spooled(Path("spool"))[1] if not name.startswith("attempt.")
     )

@@ -106,6 +106,10 @@ assert not [each.name for each in threading.enumerate() if "monitel" in each.nam
         assert ([], ["train.py"]) == (receiver.requests, [path.name for path in tmp_path.iterdir()])
 
 
+#: Ctrl-C while the process ends.
+AGAIN = (
+    "import os\nmonitel.register_event_handler(lambda event: event.name == 'run.ended' and os.kill(os.getpid(), 2))\n"
+)
 CODES = [
     ("", 0, "completed"),
     ("sys.exit('no data')\n", 1, "failed"),
@@ -117,6 +121,9 @@ CODES = [
     ("try:\n    sys.exit(3)\nexcept SystemExit:\n    pass\n", 0, "completed"),
     ("raise ValueError\n", 1, "failed"),
     ("raise KeyboardInterrupt\n", -2, "interrupted"),
+    (f"{AGAIN}raise KeyboardInterrupt\n", -2, "interrupted"),
+    (f"{AGAIN}with pipeline:\n    raise KeyboardInterrupt\n", -2, "interrupted"),
+    (f"{AGAIN}pipeline.shutdown()  # raises it afterwards\n", -2, "completed"),
     ("try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    sys.exit(1)\n", 1, "interrupted"),
     ("with pipeline:\n    raise ValueError\n", 1, "failed"),
     ("sys.ps1 = '>>> '\nraise ValueError\n", 1, "completed"),

@@ -20,7 +20,7 @@ from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import hold, release
-from monitel.process.exit import EXIT_TIMEOUT, LEAST, exit_timeout, finalize
+from monitel.process.exit import EXIT_TIMEOUT, LEAST, exit_timeout, finalize, without_interruption
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker, sdk_is_disabled
@@ -345,7 +345,7 @@ class Pipeline:
         self._ending_thread = get_ident()
         complete = False
         try:
-            with low_latency():
+            with without_interruption(), low_latency():
                 if not in_signal_handler:
                     leave(self, sys.exc_info()[1])
                 complete = self._end(timeout)
