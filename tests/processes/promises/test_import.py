@@ -178,6 +178,17 @@ multiprocessing.get_context("spawn").Process(target=monitel.emit, args=("x",)).s
 """
 
 
+#: Six seconds later by its clock, and without the functions of the exit.
+LONG = """\
+import os, time
+monitel.log(loss=0.5)
+now = time.monotonic
+time.monotonic = lambda: now() + 6
+monitel.log(loss=0.5)
+os._exit(0)
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "rank", "warnings"),
     [
@@ -188,24 +199,11 @@ multiprocessing.get_context("spawn").Process(target=monitel.emit, args=("x",)).s
         ("monitel.stat('loss'); monitel.counter('samples').add(); monitel.set_step(1)", "0", 0),
         ("monitel.stat('loss').add(1); monitel.flush(); monitel.stat('loss').get()", "0", 0),
         ("monitel.log(loss=0.5); monitel.register_event_handler(print)", "0", 0),
+        (LONG, "0", 1),
         (FORK, "0", 0),
         (SPAWN, "0", 0),
     ],
 )
 def test_what_goes_nowhere_is_reported_once(run: Run, script: str, rank: str, warnings: int) -> None:
-    """At the exit, of the first rank; not where an exporter follows, windows are read, or a helper records."""
+    """At the exit or after seconds, of the first rank; not where an exporter follows, windows are read or a helper records."""
     assert warnings == run("-c", f"import monitel\n{script}", fresh=True, env={"RANK": rank}).stderr.count(WARNING)
-
-
-def test_long_job_without_an_exporter_is_reported_while_it_runs(run: Run) -> None:
-    """After some seconds, so that an exporter may follow the first numbers."""
-    script = """
-    import sys, time
-    import monitel
-    monitel.log(loss=0.5)
-    now = time.monotonic
-    time.monotonic = lambda: now() + 6
-    monitel.log(loss=0.5)
-    print("end", file=sys.stderr)
-    """
-    assert run("-c", dedent(script), fresh=True).stderr.startswith(WARNING)

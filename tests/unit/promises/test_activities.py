@@ -98,71 +98,40 @@ def test_nested_activities_belong_to_the_innermost() -> None:
     assert ("step", 0) == (ledger().current, ledger().ignored)
 
 
-def test_decorated_functions_count_each_call() -> None:
-    """Also recursive ones and methods; result, exception and name are those of the function."""
-    monitel.set_step(1)
-
-    class Loop:
-        @monitel.activity("evaluation")
-        def evaluate(self, depth: int) -> int:
-            """Return the depth."""
-            spend(1)
-            if depth < 0:
-                raise KeyError(depth)
-            return depth and 1 + self.evaluate(depth - 1)
-
-    with spent(evaluation=5):
-        assert 3 == Loop().evaluate(3)
-        with pytest.raises(KeyError):
-            Loop().evaluate(-1)
-    assert ("evaluate", "Return the depth.") == (Loop.evaluate.__name__, Loop.evaluate.__doc__)
-    wrongs: list[Any] = [3, Loop, staticmethod(len)]
-    for wrong in wrongs:
-        with pytest.raises(TypeError, match=r"activity\('data'\) decorates a function, got "):
-            monitel.activity("data")(wrong)
-
-
-def test_decorated_generator_counts_while_it_runs() -> None:
-    """The time of its consumer is the consumer's, and values go in and out as without the decorator."""
-    monitel.set_step(1)
-
-    @monitel.activity("data")
-    def batches() -> Generator[int, Any, str]:
-        try:
-            given = yield 1
-            spend(2)
-            with suppress(KeyError):
-                yield given
-            return "end"
-        finally:
-            spend(1)
-
-    with spent(data=3, step=9):
-        stream = batches()
-        assert 1 == next(stream)
-        spend(9)
-        assert 7 == stream.send(7)
-        with pytest.raises(StopIteration, match="end"):
-            stream.throw(KeyError())
-    with spent(data=1):
-        stream = batches()
-        next(stream)
-        stream.close()
-
-
-def test_decorated_coroutine_counts_from_its_first_step_to_its_end() -> None:
+def test_decorated_code_counts_while_it_runs() -> None:
+    """A function per call, a generator without its consumer, a coroutine with its waits. More forms: test_ranges."""
     monitel.set_step(1)
 
     @monitel.activity("evaluation")
-    async def evaluate() -> int:
-        await asyncio.sleep(0)
+    def evaluate() -> None:
         spend(1)
-        return 3
 
-    with spent(evaluation=1, step=3):
-        coroutine = evaluate()
-        spend(3)
-        assert 3 == asyncio.run(coroutine)
+    @monitel.activity("data")
+    def batches() -> Generator[int, None, str]:
+        with suppress(KeyError):
+            yield 1
+        spend(2)
+        return "end"
+
+    @monitel.activity("rollout")
+    async def rollout() -> None:
+        await asyncio.sleep(0)
+        spend(4)
+
+    with spent(evaluation=1, data=2, rollout=4, step=8 + 16):
+        evaluate()
+        stream = batches()
+        next(stream)
+        spend(8)
+        with pytest.raises(StopIteration, match="end"):
+            stream.throw(KeyError())
+        coroutine = rollout()
+        spend(16)
+        asyncio.run(coroutine)
+    wrongs: list[Any] = [3, Generator, staticmethod(len)]
+    for wrong in wrongs:
+        with pytest.raises(TypeError, match=r"activity\('data'\) decorates a function, got "):
+            monitel.activity("data")(wrong)
 
 
 def test_tasks_and_generators_leave_in_any_order() -> None:

@@ -357,9 +357,7 @@ def test_sizes_of_a_pipeline_follow_those_of_the_last_one(receiver: Receiver, st
     assert sorted({*times}) == times
 
 
-def test_sizes_are_those_of_memory_and_disk(
-    receiver: Receiver, start: Start, setenv: SetEnv, warned: Warned
-) -> None:
+def test_sizes_are_those_of_memory_and_disk(receiver: Receiver, start: Start, setenv: SetEnv, warned: Warned) -> None:
     """Items whose backend is away wait in memory; those without an endpoint wait on disk, which a warning says."""
     receiver.rule(lambda request: Answer(503) if request.signal == "logs" else None)
     pipeline = start(spans=True)

@@ -85,33 +85,20 @@ def test_emit_leaves_out_odd_values(events: list[Any], caplog: pytest.LogCapture
     assert "emit() leaves out values that it cannot record: '' is 1 " in record.getMessage()
 
 
-class _Endless(dict[Any, Any]):
+class _Unreadable(dict[Any, Any]):
     def items(self) -> Any:
         raise LookupError
 
 
-class _Odd(dict[Any, Any]):
-    def items(self) -> Any:
-        return [("a", 1), ("b",)]
-
-
-class _Text(str):
-    __slots__ = ()
-
-    def isascii(self) -> bool:
-        raise LookupError
-
-
-@pytest.mark.parametrize("broken", [_Endless(a=1), _Odd(a=1)])
-def test_unreadable_mapping_is_left_out(events: list[Any], broken: dict[Any, Any]) -> None:
+def test_unreadable_mapping_is_left_out(events: list[Any]) -> None:
     """Values beside it are recorded, although the application has read the counter without its unit before."""
     installed.counter("monitel.log.left_out")
+    broken = _Unreadable(a=1)
     installed.log({"loss": 0.5, "broken": broken})
     installed.log(broken)
-    installed.emit(_Text("event"), broken)
-    assert [("run.log", {"loss": 0.5}), ("run.log", {}), ("event", {})] == [
-        (event.name, event.data) for event in events
-    ]
+    installed.emit("event", broken)
+    found = [(event.name, event.data) for event in events]
+    assert [("run.log", {"loss": 0.5}), ("run.log", {}), ("event", {})] == found
     assert 3 == left_out()
 
 
