@@ -205,5 +205,5 @@ os._exit(0)
     ],
 )
 def test_what_goes_nowhere_is_reported_once(run: Run, script: str, rank: str, warnings: int) -> None:
-    """At the exit or after seconds, of the first rank; not where an exporter follows, windows are read or a helper records."""
+    """At the exit or after seconds, of the first rank; not if an exporter follows, or windows are read."""
     assert warnings == run("-c", f"import monitel\n{script}", fresh=True, env={"RANK": rank}).stderr.count(WARNING)
