@@ -86,16 +86,6 @@ def counted(loki: EventsBoard, choices: Mapping[str, str]) -> dict[tuple[str, st
     return {name: int(each["values"][-1][1]) for name, each in zip(labels, series, strict=True)}
 
 
-@pytest.mark.parametrize(
-    "panel", [panel for panel in EVENTS["panels"] if panel.get("datasource", {}).get("uid") == "loki"]
-)
-@pytest.mark.parametrize("choices", [CHOICES, ALL_NAMESPACES], ids=["one namespace", "all namespaces"])
-def test_every_query_finds_something(loki: EventsBoard, panel: dict[str, Any], choices: Mapping[str, str]) -> None:
-    """Each query of the board returns records with a namespace selected, and with all."""
-    for target in panel["targets"]:
-        assert loki.ask(target["expr"], choices)
-
-
 def test_lists_show_rank_and_step(loki: EventsBoard) -> None:
     """Events, those that are severe, and the calls of log() and config(), each in a list."""
     severe = 2 * ["loss.nan rank=0 step=3"]
