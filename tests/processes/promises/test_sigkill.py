@@ -5,7 +5,6 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from tests.support.checks import SetEnv, wait_until
 from tests.support.commands import command
 from tests.support.inbox import DEADLINE, TEMPORALITY, Answer
 from tests.support.receiver import Receiver
-from tests.support.scripts import Run, finish, read_line, started, wait_until_ready, write_line
+from tests.support.scripts import Run, finish, read_line
 from tests.support.spools import parse
 
 from monitel_otlp.export.collector import collect
@@ -249,61 +248,28 @@ def test_next_attempt_delivers_what_a_killed_one_has_left(receiver: Receiver) ->
     assert "r1" == died.resource["training.run.id"]
 
 
-@pytest.fixture
-def left(own_boxes: Path) -> Path:
-    """The box of a job that was killed with three events and a window of four samples; nothing was sent."""
+#: A collector that has a backend for traces alone, and so many bytes for each file.
+COLLECT = """\
+import resource, sys
+import monitel_otlp.export.collector
+from monitel.console.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, ({}, resource.RLIM_INFINITY))
+sys.exit(main(["replay", "spool"]))
+"""
+
+
+def test_full_disk_keeps_the_record_for_the_next_collector(own_boxes: Path, run: Run) -> None:
+    """A collector that cannot write names the problem; the next one delivers everything once."""
     with running("http://127.0.0.1:9") as job:
         job.do("configure()\nloss = Stat('loss', [COUNT], 3600.0)\nfor n in range(4): loss.add(n)")
         job.do("for n in range(3): monitel.emit('left', number=n)\nmonitel.emit('filler', text='x' * 50_000)")
         job.wait_for_sample(3)
         job.kill()
-    (box,) = own_boxes.iterdir()
-    return box
-
-
-def spooled(folder: str) -> tuple[list[int], list[int], int]:
-    """Return the numbers of the events, the values of the count, and the number of deaths that ``cat`` prints."""
-    content = parse(command("cat", folder).stdout)
-    left = [each.attributes["number"] for each in content.records if each.name == "left"]
-    return left, [*map(int, content.values("loss.count"))], content.names.count("process.died")
-
-
-#: A collector that has a backend for traces alone.
-COLLECT = """\
-import resource, sys
-import monitel_otlp.export.collector
-from monitel.console.main import main
-{}
-sys.exit(main(["replay", "spool"]))
-"""
-TRACES = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9"}
-
-
-def test_collectors_share_what_dead_processes_have_left() -> None:
-    """Three collectors that begin together collect each of eight processes once."""
-    with running("http://127.0.0.1:9") as job:
-        job.do(
-            "configure()\nfor n in range(8):\n child = os.fork()\n if not child:\n"
-            "  monitel.emit('left', number=n)\n  die()\n os.waitpid(child, 0)"
-        )
-        job.kill()
-    script = COLLECT.format('print("ready", flush=True)\nsys.stdin.readline()')
-    with ExitStack() as stack:
-        collectors = [stack.enter_context(started(Path.cwd(), "-c", script, env=TRACES)) for _ in range(3)]
-        for each in collectors:
-            wait_until_ready(each)
-        for each in collectors:
-            write_line(each, "begin")
-        assert [1, 1, 1] == [finish(each).status for each in collectors]
-    numbers, _, deaths = spooled("spool")
-    assert ([*range(8)], 8) == (sorted(numbers), deaths)  # the parent, which was killed, too, has recorded nothing
-
-
-def test_full_disk_keeps_the_record_for_the_next_collector(left: Path, run: Run) -> None:
-    """A collector that cannot write names the problem; the next one delivers everything once."""
-    for size in (0, 100, 40_000):  # bytes that each file may have
-        limit = f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, resource.RLIM_INFINITY))"
-        run("-c", COLLECT.format(limit), env=TRACES, returncode=1)
+    (left,) = own_boxes.iterdir()
+    for size in (0, 100, 40_000, "resource.RLIM_INFINITY"):
         assert left.exists()  # the rest, in whole files
-    run("-c", COLLECT.format(""), env=TRACES, returncode=1)
-    assert ([0, 1, 2], [4], 1) == spooled("spool")
+        env = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9"}
+        run("-c", COLLECT.format(size), env=env, returncode=1)
+    found = parse(command("cat", "spool").stdout)
+    assert [0, 1, 2] == [each.attributes["number"] for each in found.records if each.name == "left"]
+    assert ([4], 1) == (found.values("loss.count"), found.names.count("process.died"))
