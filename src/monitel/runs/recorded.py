@@ -23,7 +23,6 @@ from monitel.runs.shares import print_last_line
 from monitel.runs.values import latest
 from monitel.training.counters import begin_run
 
-_LEDGER_S = 0.2  # seconds for the last heartbeat
 _PRIORITY = 50  # of the finalizer: after the end of the run (60), before the record is removed (0)
 
 
@@ -61,7 +60,7 @@ class Recorded:
         if not self.is_over:
             deadline = time.monotonic() + timeout - LEAST
             self._end()
-            self._ledger.finish(_LEDGER_S)
+            self._ledger.finish(max(LEAST, timeout - 4 * LEAST))
             if (series := silent.release(self)) is None:  # there was no place for a record
                 return
             run_time, store = self._ledger.run_time(), self._ledger.store

@@ -57,8 +57,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("monitel.otlp")
 
 _BEFORE_QUEUES = 50  # priority of the finalizer: after the flush of monitel (100), before Queues are closed (10)
-_LEDGER = 0.05  # share of the time to shut down for the last heartbeat of the run's ledger
-_REPORTED = 0.95  # and the share that has passed when the end of the process is stored
+_REPORTED = 0.95  # share of the time to shut down that has passed when the end of the process is stored
 _CUT_SHORT = "monitel could not send all that the application has recorded by OpenTelemetry's API"
 _DAY = 86_400.0  # seconds; the system does not accept an infinite timeout
 
@@ -373,7 +372,7 @@ class Pipeline:
         self._stop_taking()
         in_time = self._application.wait(ending, begin + STORED * timeout)
         if self._run_ledger is not None:
-            self._run_ledger.finish(max(LEAST, _LEDGER * timeout))
+            self._run_ledger.finish(max(LEAST, begin + STORED * timeout - time.monotonic()))
         if engine is not None:
             left = max(LEAST, begin + _REPORTED * timeout - time.monotonic())
             given = engine.recorder.series, self.account(), engine.left
