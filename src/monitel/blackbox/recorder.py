@@ -53,6 +53,12 @@ class Series:
     windows: int = 0  # whose samples are in the sum
     largest: float = 0.0  # sum of the largest samples of these windows
 
+    @property
+    def title(self) -> str:
+        """The name for people: that of the metric, unless it spells out letters beyond ASCII."""
+        own = self.definition.name
+        return self.name if own.isascii() else escape_surrogates(own)
+
 
 class SeriesTable:
     """The series of windows and logged numbers, each with the name that the application gave it."""

@@ -124,7 +124,7 @@ class Curves:
         pace, new = Pace(), self.new
         for _ in range(len(new)):
             series, step, value, end = new.popleft()
-            self._add((series.name + end, scalars(series.plain_attributes)), series.definition.unit, step, value)
+            self._add((series.title + end, scalars(series.plain_attributes)), series.definition.unit, step, value)
             pace.pause()
 
     def note_steps(self, made: int, spent_ns: int, step: int | None) -> None:

@@ -168,7 +168,7 @@ def latest(recorder: Recorder) -> RunValues:
     The totals of the series are without the open windows; the numbers are those of ``monitel.log()``.
     """
     values = [
-        Value(each.name, scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)
+        Value(each.title, scalars(each.plain_attributes), each.definition.unit, float(value), time_ns)
         for each, (_, time_ns, value) in recorder.numbers.copy().items()
     ]
     pace = Pace()
@@ -187,7 +187,7 @@ def latest(recorder: Recorder) -> RunValues:
 
 def _of_stat(series: Series, window: monitel.Window | OpenWindow) -> Iterator[Value]:
     """Yield the aggregations of a window of a Stat, and its totals; none for the series beyond the limit."""
-    name, unit, attributes = series.name, series.definition.unit, scalars(series.plain_attributes)
+    name, unit, attributes = series.title, series.definition.unit, scalars(series.plain_attributes)
     if _OVERFLOW in attributes:
         return
     for suffix in (aggregation.suffix for aggregation in series.definition.aggregations):

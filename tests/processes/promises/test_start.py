@@ -92,15 +92,20 @@ def test_everything_goes_to_the_endpoint(train: Run, receiver: Receiver) -> None
 
 
 def test_second_call_ends_the_first_run(train: Run) -> None:
-    """Each run has its own numbers, steps and report; a block ends its run, too, with its exception."""
+    """Each run has its own numbers, steps and report; a block ends its run, too, with its exception.
+
+    Names in the report are those of the program.
+    """
     second = "monitel.start('my run').log(loss=0.5, step=7)\n"
-    third = "with suppress(ValueError), monitel.start('損失/third') as run:\n    run.log(loss=2.0, step=1)\n"
+    third = "with suppress(ValueError), monitel.start('損失/third') as run:\n    monitel.stat('é').add(1)\n"
+    third += "    run.log({'loss': 2.0, '損失': 1.0}, step=1)\n"
     train(f"from contextlib import suppress\n{BEGIN}{TRAIN}{second}{third}    raise ValueError('no data')\n")
     assert (1 / 30, 0.5) == pytest.approx((curves(1)["loss"], curves(2)["loss"]))
     runs = {each["run"]: each for each in stored_runs()}
     states = [(each["state"], each["last_step"]) for _, each in sorted(runs.items())]
     assert [("completed", 30), ("completed", 7), ("failed", 1)] == states
-    assert "ValueError: no data" in report(name="損失-third")
+    page = report(name="損失-third")
+    assert all(f">{each}" in page for each in ("ValueError: no data", "損失<", "é.mean<"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from monitel.runs.stored import StoredError
 
 
 def series(name: str = "loss", **attributes: Any) -> Any:
-    return SimpleNamespace(name=name, plain_attributes=attributes, definition=SimpleNamespace(unit=""))
+    return SimpleNamespace(title=name, plain_attributes=attributes, definition=SimpleNamespace(unit=""))
 
 
 def stored(curves: Curves) -> list[Curve]:

@@ -71,17 +71,21 @@ class MetricSeries(SeriesTable):
         """Add a series whose metric has the name of its source; the first source decides unit and description."""
         metric = NAMES.of(kind, name)
         description = describe(kind, name, metric, described)
-        definition = monitel.StatDefinition(metric, (), unit, description, {}, monotonic=kind == "counter")
+        definition = monitel.StatDefinition(name, (), unit, description, {}, monotonic=kind == "counter")
         definition = self._definitions.setdefault(metric, definition)
         series = self._new(key, (kind, metric), definition, {**self.attributes, **attributes})
         self.warn()
         return series
 
     def _new(
-        self, key: Hashable, owner: Hashable, definition: monitel.StatDefinition, attributes: Mapping[str, Any]
+        self,
+        key: Hashable,
+        owner: str | tuple[str, str],
+        definition: monitel.StatDefinition,
+        attributes: Mapping[str, Any],
     ) -> Series:
-        """Add a series with a key; ``owner`` is the metric name, with the kind of its source unless that is a Stat."""
-        name = owner if isinstance(owner, str) else definition.name
+        """Add a series with a key; ``owner`` is the metric name, after the kind of its source unless that is a Stat."""
+        name = owner if isinstance(owner, str) else owner[1]
         with self._lock:
             if key not in self.series and self._series_of_name[owner] >= self._limit:
                 attributes = {**self.attributes, _OVERFLOW: True}
