@@ -12,13 +12,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
-from opentelemetry.metrics import NoOpMeterProvider
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import InMemoryLogRecordExporter, SimpleLogRecordProcessor
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
+from opentelemetry.trace import INVALID_SPAN, use_span
 from tests.support.checks import SetEnv, Warned, wait_until
 from tests.support.inbox import DEADLINE, Record
 from tests.support.pipelines import Start, delivered_by
@@ -27,7 +21,6 @@ from tests.support.receiver import Receiver
 from tests.unit.promises.reference_tables import code, table
 
 import monitel
-import monitel_otel
 from monitel import Severity
 from monitel.profiler import record_function
 from monitel.testing import ManualClock
@@ -124,7 +117,8 @@ def test_records_have_the_ids_of_the_current_span_or_range(receiver: Receiver, s
             with tracer.start_as_current_span("own"):
                 monitel.emit("in own")
                 training.warning("in own")
-        monitel.emit("outside")
+        with use_span(INVALID_SPAN):
+            monitel.emit("outside")
     ids = {span.name: (span.trace_id, span.span_id) for span in receiver.spans()}
     assert {
         ("in step", "in step"): ids["step"],
@@ -183,62 +177,6 @@ def test_naive_timestamps_are_local_times(receiver: Receiver, start: Start, monk
     finally:
         monkeypatch.undo()
         time.tzset()
-
-
-_text = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
-_values = _text | st.booleans() | st.integers() | st.floats() | st.sampled_from([None, [1], b"bytes", ""])
-_spans = st.none() | st.builds(
-    SpanContext,
-    st.integers(1, 2**128 - 1),
-    st.integers(1, 2**64 - 1),
-    st.booleans(),
-    st.sampled_from([TraceFlags(0), TraceFlags(1)]),
-)
-_events = st.tuples(
-    _text,
-    st.datetimes(min_value=datetime(1971, 1, 1), max_value=datetime(2200, 1, 1)),  # noqa: DTZ001  local times
-    st.dictionaries(_text | st.just("training.step"), _values, max_size=6),
-    st.sampled_from(Severity),
-    st.integers(0, 2**63 - 1),
-    _spans,
-)
-
-
-def test_any_event_becomes_the_record_that_the_sdk_makes(receiver: Receiver, start: Start) -> None:
-    """All fields but the observed time are those of the official encoder for ``monitel_otel.install()``."""
-    pipeline = start()
-    memory: Any = InMemoryLogRecordExporter()  # type: ignore[no-untyped-call]
-    provider = LoggerProvider(shutdown_on_exit=False)
-    provider.add_log_record_processor(SimpleLogRecordProcessor(memory))
-    compared = []
-
-    def records(message: Any) -> list[bytes]:
-        found = []
-        for resource in type(message).FromString(message.SerializeToString()).resource_logs:
-            for record in (record for scope in resource.scope_logs for record in scope.log_records):
-                record.observed_time_unix_nano = 0
-                found.append(record.SerializeToString(deterministic=True))
-        return found
-
-    @settings(max_examples=30)
-    @given(st.lists(_events, min_size=1, max_size=4))
-    def check(drawn: list[tuple[Any, ...]]) -> None:
-        before = len(receiver.of("logs"))
-        memory.clear()
-        with monitel_otel.install(meter_provider=NoOpMeterProvider(), logger_provider=provider):
-            for name, moment, data, severity, step, context in drawn:
-                monitel.set_step(step)
-                event = monitel.Event(name, moment, {}, severity=severity)
-                event.data.update(data)
-                with use_span(NonRecordingSpan(context or SpanContext(0, 0, is_remote=False))):
-                    monitel.log_event(event)
-            assert pipeline.force_flush(DEADLINE)
-        theirs = records(encode_logs(memory.get_finished_logs()))
-        assert theirs == [record for each in receiver.of("logs")[before:] for record in records(each.message)]
-        compared.extend(theirs)
-
-    check()
-    assert len(compared) > 30
 
 
 # Numbers and configurations

@@ -166,7 +166,7 @@ def test_remote_parent_decides_about_sampling(receiver: Receiver, start: Start, 
             monitel.emit("inside")
     assert (["forward", "step"] if sampled else []) == [span.name for span in receiver.spans()]
     (record,) = receiver.records("inside")
-    assert f"{0xA1:032x}" == record.trace_id
+    assert (f"{0xA1:032x}", int(sampled)) == (record.trace_id, record.proto.flags)
     if sampled:
         step, forward = receiver.span("step"), receiver.span("forward")
         assert (f"{0xA1:032x}", f"{0xB2:016x}", 0x300) == (step.trace_id, step.parent_id, step.flags)
