@@ -12,23 +12,11 @@ from typing import Any
 import pytest
 from tests.processes.console.jobs import MONITEL, Console, jobs, loop, ranks
 from tests.processes.console.tmux import needs_tmux, terminal
-from tests.support.scripts import Run, finish, without
-
-#: Ends by itself after a line on its stdin.
-SHORT = loop(until=10, then="sys.stdin.readline()")
+from tests.support.scripts import Run, without
 
 
 def states(rows: Mapping[Any, Any]) -> dict[Any, str]:
     return {rank: row["state"] for rank, row in rows.items()}
-
-
-def test_job_that_appears_is_shown(tmp_path: Path, console: Console) -> None:
-    """The command was there before the job and its folder of boxes. A rank that ends keeps its last step."""
-    with console.watching() as until, ranks(tmp_path, loop(), SHORT) as (first, second):
-        until(lambda rows: states(rows) == {0: "alive", 1: "alive"})
-        finish(second.process, "end\n")
-        rows = until(lambda rows: states(rows) == {0: "alive", 1: "ended"})
-        assert (9, first.process.pid) == (rows[1]["step"], rows[0]["pid"])
 
 
 def test_killed_rank_stays_when_its_box_is_collected(tmp_path: Path, console: Console, own_boxes: Path) -> None:
