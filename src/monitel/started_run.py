@@ -242,8 +242,8 @@ def start(name: str | None = None, values: Any = _NOTHING, **config: Any) -> Run
     itself; in a spawned one that imports the main module, a run begins with its first use.
 
     Args:
-        name: Name of the run, by default that of the script. It is also the ``service.name``, unless OpenTelemetry's
-            variables give one.
+        name: Name of the run, by default that of the script or notebook. It is also the ``service.name``, unless
+            OpenTelemetry's variables give one.
         values: The configuration of the run, as in :func:`monitel.config`.
         **config: Further values of the configuration. Those called ``name`` or ``values`` are given in ``values``.
 
@@ -278,7 +278,10 @@ def _begin(name: str, event: Event | None) -> Run:
 
 def _checked_name(name: str | None) -> str:
     if name is None:  # an embedded interpreter may have no arguments
-        name = escape_surrogates(Path(*getattr(sys, "argv", ())[:1]).stem.strip("- ")) or "run"
+        name = Path(*getattr(sys, "argv", ())[:1]).stem
+        if name.endswith("kernel_launcher"):  # of a notebook, whose name a Jupyter server gives
+            name = Path(os.environ.get("JPY_SESSION_NAME", "notebook")).stem
+        name = escape_surrogates(name.strip("- ")) or "run"
     if not isinstance(name, str):
         raise TypeError(f"start() takes the name of the run, a str, got {type(name).__qualname__}: {name!r:.80}")
     if not name.strip():

@@ -85,7 +85,7 @@ class Past(NamedTuple):
 class Before(NamedTuple):
     """The totals of this process when its run began."""
 
-    time_ns: int = 0  # Unix; 0 for the first run of a process, which begins with the process
+    time_ns: int = 0  # Unix; 0 for a run that begins with the process
     activities: Mapping[str, int] = {}  # nanoseconds of each
     counters: Mapping[Counter, float] = {}  # the total of each
 
@@ -119,10 +119,13 @@ _lock = RLock()
 
 
 def begin_run(run: str, *, goes_on: bool = False) -> None:
-    """Begin a run in this process, unless it is the run that the process has already, or goes on without an id."""
+    """Begin a run in this process, unless it is the run that the process has already, or goes on without an id.
+
+    The first one has begun with the process, but not in an interactive session, such as a notebook.
+    """
     global _run, _before
     earlier, _run = _run, run
-    if earlier is None or goes_on or (run and run == earlier):
+    if (earlier is None and not hasattr(sys, "ps1")) or goes_on or (run and run == earlier):
         return
     activities.begin_startup()
     book, totals = activities.ledger(), {each.counter: each.total for each in counters()}

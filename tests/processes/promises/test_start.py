@@ -455,9 +455,23 @@ def test_name_whose_letters_the_locale_has_not(train: Run) -> None:
     assert "<h1>\u8bad my-run</h1>" in report()
 
 
-@pytest.mark.parametrize(("arguments", "name"), [("[]", "run"), ("['/x/\\udc80.py']", "\\udc80")])
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [("[]", "run"), ("['/x/\\udc80.py']", "\\udc80"), ("['/x/ipykernel_launcher.py']", "my notebook")],
+)
 def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
-    assert f"{name}\n" == train(f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)").stdout
+    script = f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)"
+    assert f"{name}\n" == train(script, env={"JPY_SESSION_NAME": "/home/me/my notebook.ipynb"}).stdout
+
+
+def test_run_of_a_notebook_begins_with_its_start(train: Run, before: str) -> None:
+    """In another program it begins with the process."""
+    for number, session in enumerate(["", "sys.ps1 = '>>> '\n"], start=1):
+        ended = train(
+            before + session + "from datetime import datetime\nprint(datetime.utcnow().isoformat())\n" + TRAIN
+        )
+        (began,) = (each["started"] for each in stored_runs() if each["run"] == folder(number).name)
+        assert bool(session) == (began > ended.stdout), (began, ended.stdout)
 
 
 def test_name_by_keyword(train: Run) -> None:
