@@ -16,7 +16,6 @@ from tests.support.commands import Printed, command
 from tests.support.inbox import DEADLINE
 from tests.support.scripts import Process, read_line, started, wait_until_ready, write_script
 
-#: Of the packages until the command is ``monitel`` of the core.
 MONITEL = ("-m", "monitel")
 
 #: Makes steps of about 50 ms until it is ended. A line of the notes: step, monotonic time, loss, seconds of data.

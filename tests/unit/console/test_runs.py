@@ -12,7 +12,7 @@ import pytest
 from tests.support.commands import Program
 from tests.unit.console.made_processes import START, S, ended, store_run
 
-from monitel.console.runs import Run, Runs, outcome_of
+from monitel.console.runs import Run, outcome_of
 from monitel.console.summary import print_summary
 from monitel.runs.ended import write_end
 from monitel.runs.history import Attempt, RunTime
@@ -170,16 +170,6 @@ def process(seen_ns: int, rank: int | None = None, death: str = "") -> Process:
     """Return a process with the id 1, without the content of its record."""
     state = State.DEAD if death else State.ALIVE
     return Process(JobName(run="run-a"), pid=1, rank=rank, state=state, death=death, seen_ns=seen_ns)
-
-
-@pytest.mark.usefixtures("runs")
-def test_link_that_is_not_followed_is_reported_once_for_two_runs() -> None:
-    """The records of dead processes are read once, however many runs are compared."""
-    Path("runs", "link").symlink_to("/")
-    known = Runs(Path("runs"), Path("boxes"), Path("runs").resolve())  # a run of monitel.start() may lie there, too
-    for name in ("live", "run\x1b[2J"):
-        known.find(name)
-    assert (1, 5) == (len(known.problems), len(known.all)), known.problems
 
 
 def test_death_with_the_same_process_id_may_be_of_another_process(now_ns: int) -> None:

@@ -21,19 +21,12 @@ from monitel.text import (
     pad,
     per_second,
     percent,
-    printable,
     replay_command,
     show,
     table,
     warn,
     wrapped,
 )
-
-
-@given(st.text(st.characters(codec=None)))
-def test_printable_text_has_no_control_characters(text: str) -> None:
-    """Text from outside moves neither the cursor nor the direction of writing."""
-    assert printable(text).isprintable()
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"])), st.integers(2, 30))

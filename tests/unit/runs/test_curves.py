@@ -50,36 +50,32 @@ def test_long_curve_has_few_points_with_all_numbers() -> None:
     assert 1 == pytest.approx(sum(each.mean for each in found.points) * stride, rel=0.01)
 
 
+EPOCH = [(step, 1.0) for step in range(1, 5)]
+
+
 @pytest.mark.parametrize(
-    ("numbers", "expected"),
+    ("numbers", "expected", "replaced", "not_finite"),
     [
-        ([(1, 1.0), (2, 2.0), (5, 5.0)], [1, 2, 5]),
-        ([(None, 1.0), (None, 2.0)], [1, 2]),
-        ([(1, 1.0), (2, 2.0), (3, 3.0), (2, 9.0), (3, 9.0)], [1, 2, 3]),  # resumed at step 2
-        ([(10, 1.0), (11, 1.0), (1, 1.0)], [1]),
-        ([(1, 1.0), (2, math.nan), (3, math.inf), (4, 4.0)], [1, 4]),
-        ([(7, 1.0), (7, 3.0)], [7]),
+        ([(1, 1.0), (2, 2.0), (5, 5.0)], [1, 2, 5], 0, 0),
+        ([(None, 1.0), (None, 2.0)], [1, 2], 0, 0),
+        ([(1, 1.0), (2, 2.0), (3, 3.0), (2, 9.0), (3, 9.0)], [1, 2, 3], 2, 0),  # resumed at step 2
+        ([(10, 1.0), (11, 1.0), (1, 1.0)], [1], 2, 0),
+        ([*EPOCH, *EPOCH, *EPOCH], [1, 2, 3, 4], 8, 0),
+        ([(1, math.nan), (2, 1.0), (3, math.inf), (4, -math.inf), (5, 4.0), (6, math.nan)], [2, 5], 0, 4),
+        ([(7, 1.0), (7, 3.0)], [7], 0, 0),
     ],
 )
-def test_steps_of_points(numbers: list[tuple[int | None, float]], expected: list[int]) -> None:
-    """In order; what a resumed run makes again replaces what there was; only finite numbers have points."""
-    assert expected == steps(curve(*numbers))
+def test_steps_of_points(
+    numbers: list[tuple[int | None, float]], expected: list[int], replaced: int, not_finite: int
+) -> None:
+    """In order; what a resumed run, or a second epoch, makes again replaces what there was; only finite numbers count.
 
-
-def test_numbers_that_were_replaced_are_counted() -> None:
-    """Steps of a second epoch begin again, so that the curve has the last epoch alone."""
-    epoch = [(step, 1.0) for step in range(1, 5)]
-    assert (4, 8) == (len((found := curve(*epoch, *epoch, *epoch)).points), found.replaced)
-
-
-def test_numbers_without_a_point_are_counted() -> None:
-    """The line goes on beside a number that is not finite, as if there were none."""
-    assert 3 == curve((1, math.nan), (2, 1.0), (3, math.inf), (4, -math.inf), (5, 1.0)).not_finite
-
-
-def test_last_number_is_kept_as_it_is() -> None:
-    assert math.isnan(curve((1, 0.5), (2, math.nan)).last)
-    assert Point(7, 2.0, 1.0, 3.0) == curve((7, 1.0), (7, 3.0)).points[0]
+    The numbers that have no point are counted, and the last one is kept as it is.
+    """
+    found = curve(*numbers)
+    assert (expected, replaced, not_finite) == (steps(found), found.replaced, found.not_finite)
+    assert repr(numbers[-1][1]) == repr(found.last)
+    assert Point(7, 2.0, 1.0, 3.0) in found.points or 7 not in expected
 
 
 def test_next_attempt_goes_on() -> None:
