@@ -118,6 +118,13 @@ def test_proxy_that_cannot_be_used_is_named(setenv: SetEnv) -> None:
     assert "give its http:// address" in answer.reason
 
 
+def test_proxy_that_the_core_of_grpc_would_pass_by_is_refused(grpc_receiver: Any, setenv: SetEnv) -> None:
+    setenv(http_proxy="https://192.0.2.2:3128")
+    answer = attempt(transport(grpc_receiver.url, "grpc"))
+    assert (Consequence.REFUSED, True) == (answer.consequence, "http_proxy" in answer.reason)
+    assert [] == grpc_receiver.requests
+
+
 def test_stale_connection_is_replaced_without_a_failed_attempt() -> None:
     def behave(peer: Peer, connection: socket.socket) -> None:
         for _ in range(2):

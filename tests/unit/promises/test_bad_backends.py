@@ -27,6 +27,7 @@ from monitel_otlp.transport.answer import Consequence
 grpc = pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
 trustme = pytest.importorskip("trustme", reason="pip install trustme (cryptography may have no wheel)")
 
+from cryptography.hazmat.primitives import serialization  # noqa: E402
 from tests.support.grpc_receiver import GrpcAnswer, GrpcReceiver  # noqa: E402
 from tests.support.pipelines import busy_encoder  # noqa: E402
 
@@ -186,10 +187,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 307, 308)),
-        *(
-            (Answer(each, body=b"no such tenant"), f"HTTP {each}: 'no such tenant'")
-            for each in (402, 407, 421, 451, 507, 520)
-        ),
+        *((Answer(each, body=b"no tenant"), f"HTTP {each}: 'no tenant'") for each in (402, 421, 451, 507, 520)),
     ],
     "grpc": [
         (GrpcAnswer(code=Code.UNAUTHENTICATED), "set OTEL_EXPORTER_OTLP_HEADERS"),
@@ -550,25 +548,46 @@ def serve(protocol: str, certificate: Any, clients: Any = None) -> Any:
     return Receiver(tls=context)
 
 
-@pytest.mark.parametrize(
-    "case", ["client", "unknown", "another host", "no client", "no TLS", "no file", "not a certificate"]
-)
+#: What is wrong with a certificate or its key, and a word of the warning.
+CASES = {
+    "client": "",
+    "no client": "",
+    **dict.fromkeys(("unknown", "renewed", "another host", "no TLS"), "TLS failed"),
+    **dict.fromkeys(("no file", "not a certificate"), CERTIFICATE),
+    "no key": "CLIENT_KEY: CLIENT_KEY: FileNotFoundError",
+    "locked key": "a key with a password is not supported",
+}
+
+
+def lock_key() -> None:
+    key = serialization.load_pem_private_key(Path("CLIENT_KEY").read_bytes(), None)
+    form, password = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"sesame")
+    Path("CLIENT_KEY").write_bytes(key.private_bytes(serialization.Encoding.PEM, form, password))
+
+
+SPOILED: dict[str, Callable[[], object]] = {
+    "no file": Path("CERTIFICATE").unlink,
+    "not a certificate": lambda: Path("CERTIFICATE").write_text("garbage"),
+    "no key": Path("CLIENT_KEY").unlink,
+    "locked key": lock_key,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("protocol", ["http/protobuf", "grpc"])
 def test_only_the_backend_with_the_right_certificate_receives_anything(
     *, authority: Any, start: Start, setenv: SetEnv, warned: Warned, protocol: str, case: str
 ) -> None:
-    """Otherwise nothing is sent, one warning names the setting, and everything is kept."""
-    given = {"CERTIFICATE": (trustme.CA() if case == "unknown" else authority).cert_pem}
-    if case == "client":
+    """Otherwise nothing is sent, one warning names the setting, and everything is kept. A renewed file is read."""
+    given = {"CERTIFICATE": (trustme.CA() if case in {"unknown", "renewed"} else authority).cert_pem}
+    if case in {"client", "no key", "locked key"}:
         client = authority.issue_cert("trainer@example.org")
         given |= {"CLIENT_CERTIFICATE": client.cert_chain_pems[0], "CLIENT_KEY": client.private_key_pem}
     for name, content in given.items():
         content.write_to_path(name)
         setenv({f"OTEL_EXPORTER_OTLP_{name}": name})
-    if case == "no file":
-        Path("CERTIFICATE").unlink()
-    elif case == "not a certificate":
-        Path("CERTIFICATE").write_text("garbage")
+    if (spoil := SPOILED.get(case)) is not None:
+        spoil()
     certificate = authority.issue_cert("elsewhere.example" if case == "another host" else "127.0.0.1")
     if case == "no TLS":
         backend: Any = GrpcReceiver() if protocol == "grpc" else Receiver()
@@ -582,8 +601,9 @@ def test_only_the_backend_with_the_right_certificate_receives_anything(
             return
         assert not emit(pipeline, "first", "second", seconds=0.1)
         wait_until(lambda: warned("logs", "everything is kept"), "the warning")
-        assert not pipeline.shutdown()
-        assert [] == backend.requests
-    assert 1 == len(warned("logs", "everything is kept"))
-    assert case == "no client" or warned("TLS failed") or warned(CERTIFICATE)
-    assert 2 == logs(pipeline).on_disk
+        if case == "renewed":
+            authority.cert_pem.write_to_path("CERTIFICATE")
+        assert (case == "renewed") is pipeline.shutdown()
+        assert (["first", "second"] if case == "renewed" else []) == backend.record_names()
+    assert 1 == len(warned("logs", "everything is kept", CASES[case]))
+    assert (0 if case == "renewed" else 2) == logs(pipeline).on_disk

@@ -385,6 +385,7 @@ def test_doctor_reports_what_waits_on_disk(program: Program, runs: Path, own_box
 ANSWERS = [
     (Answer(401), "requires credentials: set OTEL_EXPORTER_OTLP_HEADERS"),
     (Answer(403), "do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS"),
+    (Answer(407), "the proxy requires credentials: check HTTPS_PROXY"),
     (Answer(404), "the endpoint must be a base URL, to which /v1/"),
     (Answer(307, {"Location": "https://there"}), "redirected to 'https://there', set this address as the endpoint"),
     (Answer(405), "if the backend takes no "),

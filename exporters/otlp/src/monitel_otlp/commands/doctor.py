@@ -21,7 +21,7 @@ from monitel.process.launcher import sdk_is_disabled
 from monitel.text import CommandError, replay_command, show
 from monitel.variables import defaults_of, name_of_variable, read_variables
 from monitel_otlp.config.endpoint import Endpoint
-from monitel_otlp.config.settings import GRPC, HTTP, Settings, has_delta_temporality, read_variable, resolve
+from monitel_otlp.config.settings import GRPC, HTTP, Settings, has_delta_temporality, resolve
 
 if TYPE_CHECKING:
     import argparse
@@ -36,20 +36,22 @@ _ADVICE = {
     r"^HTTP 501": "the server on this port is not an OTLP receiver: check port and path",
     r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": "the backend is busy: a pipeline keeps everything and retries",
     r"^HTTP|proxy's address": "",  # the answer needs no explanation
-    r"^proxy": "the proxy does not connect: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
+    r"^proxy|HTTP proxy returned": "the proxy does not connect: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
     r"resol|Name or service not known|Domain name not found": "no host has this name: check it, and the DNS here",
     r"Connection refused": "no server listens on this port: check that the backend runs, and that this is its port "
     "(usually 4318 for HTTP, 4317 for gRPC); in a container, localhost is the container itself",
     r"WRONG_VERSION_NUMBER|100000f7": "this port does not use TLS: begin the endpoint with http://",
-    r"(?i)certificate.verif|1000007d": "the backend's certificate is not trusted: set OTEL_EXPORTER_OTLP_CERTIFICATE "
-    "to the file of the authority that signed it, and use the host name of the certificate in the endpoint",
+    r"has expired|not yet valid": "renew the backend's certificate, or correct the clock here",
+    r"(?i)certificate.verif|1000007d|hostname verif": "the backend's certificate is not trusted: set "
+    "OTEL_EXPORTER_OTLP_CERTIFICATE to the file of the authority that signed it, and use the host name of the "
+    "certificate in the endpoint",
     r"(?i)(tls|ssl) handshake|unwrap failed": "TLS failed: check that the endpoint accepts https://, "
     "OTEL_EXPORTER_OTLP_CERTIFICATE, and if the backend asks for a client certificate, "
     "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY",
     r"BadStatusLine|RemoteDisconnected|ConnectionReset|not HTTP": "this looks like a gRPC port: set "
     f"OTEL_EXPORTER_OTLP_PROTOCOL={GRPC} or use 4318. Otherwise it may expect https://, or a proxy closes it",
     r"http1|Failed parsing HTTP/2|Socket closed|Connection reset": "this looks like an HTTP port: set "
-    f"OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. Otherwise it may expect https://",
+    f"OTEL_EXPORTER_OTLP_PROTOCOL={HTTP} or use 4317. Otherwise it may expect https://, or a client certificate",
     r"(?i)timed out|no connection in time|DEADLINE_EXCEEDED": "no answer in time: a firewall drops the packets, the "
     "address is wrong, or the backend hangs",
 }
@@ -87,7 +89,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     for signal in SIGNALS:
         show(signal)
         if signal in settings.endpoints and signal not in settings.off:
-            _show(signal, settings.endpoints[signal])
+            _show(settings.endpoints[signal])
         if signal in settings.off:
             _row("result", "off: nothing is recorded", f"OTEL_{signal.upper()}_EXPORTER=none")
         elif signal not in attempts:
@@ -128,7 +130,7 @@ def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
     return next((words for seen, words in _ADVICE.items() if re.search(seen, answer.reason)), None)
 
 
-def _show(signal: str, endpoint: Endpoint) -> None:
+def _show(endpoint: Endpoint) -> None:
     shown = {
         "endpoint": endpoint.address.public,
         "protocol": endpoint.protocol,
@@ -138,9 +140,9 @@ def _show(signal: str, endpoint: Endpoint) -> None:
     }
     for name, value in shown.items():
         _row(name, value, endpoint.sources[name])
-    for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY"):
-        if (given := read_variable(name, signal)) is not None:
-            _row(name.lower().replace("_", " "), given[1], given[0])
+    for name, path in endpoint.certificates._asdict().items():
+        if path is not None:
+            _row(name.replace("_", " "), path, endpoint.sources[name])
 
 
 def _show_common(settings: Settings, folder: Path | None) -> bool:

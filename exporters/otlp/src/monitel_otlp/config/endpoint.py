@@ -94,7 +94,7 @@ def parse_address(url: str) -> Address:
 class Certificates(NamedTuple):
     """PEM files of an endpoint. The client's certificate contains the key unless there is a ``client_key``."""
 
-    authority: str | None = None  # over HTTP also a folder
+    certificate: str | None = None  # of the authority; over HTTP also a folder
     client_certificate: str | None = None
     client_key: str | None = None
 

@@ -40,6 +40,7 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 #: NAME=VALUE in ASCII. A value without a space is percent-encoded, as the specification requires.
 _ENTRY = re.compile(r"([!#-'*+.0-9A-Z^-z|~-]+)[ \t]*=[ \t]*([ !#-+\x2d-:<-\[\]-~]*)")
+_PEM = "-----BEGIN"
 _DEFAULT_INTERVAL = 5000  # milliseconds
 _DEFAULT_IDLE_INTERVAL = 60.0
 _LONGEST_INTERVAL = 86_400.0
@@ -210,9 +211,19 @@ def _endpoint(
     if headers:
         sources["headers"], given = "argument", {name.lower() for name in headers}
         found = {name: value for name, value in found.items() if name not in given} | {**headers}
-    files = [read_variable(name, signal) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")]
-    certificates = Certificates(*(each[1] if each else None for each in files))
+    certificates = _certificates(signal, sources)
     return Endpoint(address, protocol, found, timeout, setting("compression"), sources, certificates)
+
+
+def _certificates(signal: str, sources: dict[str, str]) -> Certificates:
+    files = dict[str, str]()
+    for name in Certificates._fields:
+        sources[name], path = read_variable(name.upper(), signal) or ("", "")
+        if _PEM in path:  # perhaps a key, which is not to be shown
+            _warn_once(f"{sources[name]}: expected the path of a file, got the content of one")
+        elif path:
+            files[name] = path
+    return Certificates(**files)
 
 
 def _address(signal: str, protocol: str) -> tuple[str, Address] | None:

@@ -34,6 +34,7 @@ AUTHORITY, CLIENT = "OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT
 ADVICE: dict[int | str, str] = {
     401: "the endpoint requires credentials: set OTEL_EXPORTER_OTLP_HEADERS",
     403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
+    407: "the proxy requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
 }
 ADVICE |= {"UNAUTHENTICATED": ADVICE[401], "PERMISSION_DENIED": ADVICE[403]}
 _REASON_LENGTH = 500

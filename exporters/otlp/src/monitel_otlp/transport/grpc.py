@@ -31,11 +31,11 @@ from monitel_otlp.transport.answer import (
     Consequence,
     FailedError,
     Transport,
-    check_file,
     count_rejected,
     delivered,
     describe,
 )
+from monitel_otlp.transport.http import tls_context
 
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
@@ -99,7 +99,10 @@ class GrpcTransport(Transport):
         try:
             content: bytes = call(request.body, timeout=timeout, metadata=metadata, compression=self._compression)
         except grpc.RpcError as error:
-            return _answer(request, error, self._endpoint)
+            answer = _answer(request, error, self._endpoint)
+            if answer.consequence in {Consequence.RETRY, Consequence.REFUSED}:
+                self.close()  # the next channel reads the files, resolves and connects again
+            return answer
         return delivered(_decompressed(content))
 
 
@@ -108,7 +111,9 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
     if endpoint.address.scheme == "http":
         return grpc.insecure_channel(target, _OPTIONS)
     given = endpoint.certificates
-    authority = _content(AUTHORITY, given.authority)
+    if any(given):
+        tls_context(given)  # because the core reports neither the file nor the reason
+    authority = _content(AUTHORITY, given.certificate)
     chain = _content(CLIENT, given.client_certificate)
     key = _content(CLIENT, given.client_key) or chain if chain else None  # one file may contain both
     credentials = grpc.ssl_channel_credentials(authority, key, chain)  # gRPC aborts the process with a key alone
@@ -119,7 +124,6 @@ def _content(variable: str, path: str | None) -> bytes | None:
     if path is None:
         return None
     try:
-        check_file(path, variable)
         return Path(path).read_bytes()
     except (OSError, ValueError) as error:
         raise FailedError(f"check {variable}: {path}: {describe(error)}") from None
@@ -130,7 +134,8 @@ def _check_proxy() -> None:
     for variable in _PROXY_VARIABLES:
         if text := os.environ.get(variable):
             try:
-                parse_address(text)
+                if parse_address(text).scheme != "http":  # the core would connect without the proxy
+                    raise AddressError("gRPC supports only proxies that begin with http://")
             except AddressError as error:
                 raise FailedError(f"the proxy's address in {variable} cannot be used: {error}") from None
             return

@@ -168,8 +168,7 @@ def _open_tunnel(wire: Wire, address: Address, proxy: Address) -> None:
     wire.sendall("\r\n".join([*lines, "", ""]).encode("latin-1"))
     status = wire.read_response("CONNECT").status
     if status == _CREDENTIALS_REQUIRED:
-        advice = "it requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY"
-        raise FailedError(f"proxy {proxy.public}: {advice}")
+        raise FailedError(f"proxy {proxy.public}: {ADVICE[status]}")
     if status not in _SUCCESS:
         raise FailedError(f"proxy {proxy.public}: HTTP {status}", Consequence.RETRY)
 
@@ -199,24 +198,34 @@ def basic(user: str, password: str) -> str:
     return f"Basic {base64.b64encode(content).decode()}"
 
 
-def _context(certificates: Certificates) -> ssl.SSLContext:
-    """Return the TLS context of a connection. The files are read each time, so renewed certificates are used."""
+def tls_context(certificates: Certificates, *bundles: str | None) -> ssl.SSLContext:
+    """Return the TLS context of a connection, or raise FailedError with the file that cannot be used.
+
+    The files are read each time, so renewed certificates are used. ``bundles`` are others for the authority's.
+    """
     from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late, as above
 
-    bundles = (certificates.authority, os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE"))
-    path = next(filter(None, bundles), DEFAULT_CA_BUNDLE_PATH)
+    path = next(filter(None, (certificates.certificate, *bundles)), DEFAULT_CA_BUNDLE_PATH)
     chain, key, variable = certificates.client_certificate, certificates.client_key, AUTHORITY
+
+    def refuse() -> str:  # never prompt
+        raise FailedError(f"check {variable}: {path}: a key with a password is not supported")
+
     try:
         check_file(path, variable)
         is_folder = os.path.isdir(path)  # noqa: PTH112  Path.is_dir() raises without permission
         context = ssl.create_default_context(capath=path if is_folder else None, cafile=None if is_folder else path)
         if chain is not None:
-            variable, path = f"{CLIENT} and _CLIENT_KEY", chain
-            for each in filter(None, (chain, key)):
-                check_file(each, variable)
-            context.load_cert_chain(chain, key, password=lambda: "")  # never prompt
+            variable = f"{CLIENT} and _CLIENT_KEY"
+            for path in filter(None, (chain, key)):
+                check_file(path, variable)
+                open(path, "rb").close()  # noqa: PTH123  an error of OpenSSL does not have the file
+            path = " and ".join(filter(None, (chain, key)))
+            context.load_cert_chain(chain, key, password=refuse)
     except (OSError, ValueError) as error:
-        raise FailedError(f"check {variable}: {path}: {describe(error)}") from None
+        is_content = isinstance(error, ssl.SSLError) and not error.reason
+        why = "no certificate with its key in PEM" if is_content else describe(error)
+        raise FailedError(f"check {variable}: {path}: {why}") from None
     context.hostname_checks_common_name = False
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -281,14 +290,15 @@ class HttpTransport(Transport):
 
     def _open(self, deadline: float) -> Wire:
         address, proxy, certificates = self._endpoint.address, self._proxy, self._endpoint.certificates
+        bundles = os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")
         first = proxy or address
         wire = _connect(first, deadline)
         try:
             if first.scheme == "https":
-                wire.encrypt(_context(certificates), first.host)
+                wire.encrypt(tls_context(certificates, *bundles), first.host)
             if proxy is not None and address.scheme == "https":
                 _open_tunnel(wire, address, proxy)
-                wire.encrypt(_context(certificates), address.host)
+                wire.encrypt(tls_context(certificates, *bundles), address.host)
         except BaseException:
             wire.close()
             raise
