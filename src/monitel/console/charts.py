@@ -180,7 +180,12 @@ class _Plot:
             self.notes.append(f"up to {in_words(self._high, self._unit)} near step {step:,}")
 
     def drawn(self, *, large: bool) -> Markup:
-        labels = {1 - self._y.at(each): self._tick(each) for each in self._y.ticks(5 if large else 4, self._unit)}
+        ticks = self._y.ticks(5 if large else 4, self._unit)
+        texts = [self._tick(each) for each in ticks]
+        if len({*texts}) < len(texts):  # they differ in later digits
+            size, unit = (2.0**-20, "MiB") if self._unit == "By" else (1e3, "ms") if self._high < 1 else (1.0, "s")
+            texts = [f"{number(size * each)} {unit}" for each in ticks]
+        labels = {1 - self._y.at(each): text for each, text in zip(ticks, texts, strict=True)}
         left = max(map(columns_of, labels.values()), default=0) * _CHARACTER + 8
         last = ", ".join(in_words(each.last, each.unit) for each in self._curves)
         words = f"{short(self._curves[0].name)} over steps {self._first:,} to {self._last:,}, "

@@ -229,6 +229,10 @@ def test_axis_fits_the_values(values: tuple[float, ...], above: list[int], ticks
         ("s", 0.0, 600.0, ["0", "5 min", "10 min"]),
         ("By", 0.0, 3 * 2**30, ["0", "1 GiB", "2 GiB", "3 GiB"]),
         ("{token}/s", 0.0, 10.0, ["0", "5", "10"]),
+        ("s", 2.301, 2.3035, ["2.301 s", "2.302 s", "2.303 s"]),  # with the digits in which they differ
+        ("s", 5e-5, 5.5e-5, ["0.05 ms", "0.052 ms", "0.054 ms"]),
+        ("s", 7201.0, 7203.0, ["7,201 s", "7,202 s", "7,203 s"]),
+        ("By", 1e9, 1e9 + 5e5, ["953.75 MiB", "954 MiB"]),
     ],
 )
 def test_ticks_are_round_in_their_unit(unit: str, low: float, high: float, ticks: list[str]) -> None:
