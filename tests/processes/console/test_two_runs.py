@@ -65,35 +65,6 @@ def parts(lines: list[str]) -> list[tuple[float, float, dict[str, float]]]:
     return found
 
 
-def check_time(run: dict[str, Any], began: float, ended: float) -> None:
-    assert begin(run).timestamp() == pytest.approx(began, abs=1)
-    assert run["duration_seconds"] == pytest.approx(ended - began, abs=1)
-
-
-@pytest.mark.parametrize(
-    ("job", "last", "end"),
-    [(JOB, 111, ".shutdown()"), (BOTH, 111, ".__exit__(None, None, None)"), (COUNTED, 12, ""), (JOB, 111, "")],
-    ids=["shutdown", "with, set and counted", "again, counted", "again"],
-)
-def test_run_that_has_ended_has_its_own_numbers(train: Run, console: Console, job: str, last: int, end: str) -> None:
-    """The first run counts from the start of the process, the second one from its ``configure()``."""
-    ended = train(job + f'train("first", range(30)){end}\ntrain("second", range(100, 112))\n')
-    *times, own = parts(ended.stdout.splitlines())[1]
-    second, first = console.json("runs", "--spool-dir", "spool")["runs"]
-    assert [("second", "completed", last), ("first", "completed", 30 if job is COUNTED else 29)] == [
-        (each["name"], each["state"], each["last_step"]) for each in (second, first)
-    ]
-    assert first["last_seen"] <= second["started"]
-    both = all_runs(console)
-    for run in (console.json("ledger", "--spool-dir", "spool"), both[1]):
-        check_time(run, *times)
-        assert own.keys() <= run["activities"].keys() <= {*own, "shutdown"}
-        assert {name: run["activities"][name] for name in own} == pytest.approx(own, abs=0.5)
-    assert {"startup", "init"} < {*both[0]["activities"]}
-    assert 0.1 < both[1]["activities"]["startup"]
-    assert [(30, 240), (12, 96)] == [(each["steps"], each["values"]["train.samples"]) for each in both]
-
-
 def test_forked_child_counts_from_its_fork(train: Run, console: Console) -> None:
     """Its counters start at zero, whatever the runs of the parent have counted."""
     fork = "if not os.fork():\n    monitel.set_step(0)\n    monitel.counter('train.samples').add(8)\n"
@@ -108,23 +79,34 @@ def test_runs_with_ids_are_continued(train: Run, console: Console) -> None:
     found = parts(train(JOB + "".join(calls)).stdout.splitlines())
     first, second = console.compare("a", "b")
     assert [(2, 10), (1, 10)] == [(each["attempts"], each["steps"]) for each in (first, second)]
-    check_time(second, found[1][0], found[2][1])
+    assert begin(second).timestamp() == pytest.approx(found[1][0], abs=1)
+    assert second["duration_seconds"] == pytest.approx(found[2][1] - found[1][0], abs=1)
     assert first["activities"]["down"] == pytest.approx(found[3][0] - found[0][1], abs=0.5)
     assert {"init", "startup"} < first["activities"].keys()
     assert [80, 80] == [each["values"]["train.samples"] for each in (first, second)]
 
 
 @pytest.mark.parametrize(
-    ("job", "killed"),
-    [(JOB, False), (BOTH, True), (COUNTED, False), (COUNTED, True)],
-    ids=["set", "both", "counted", "killed"],
+    ("job", "end", "killed"),
+    [
+        (JOB, "", False),
+        (JOB, ".shutdown()", False),
+        (BOTH, ".__exit__(None, None, None)", True),
+        (COUNTED, "", False),
+        (COUNTED, ".shutdown()", True),
+    ],
+    ids=["set again", "set", "with, set and counted", "counted again", "counted"],
 )
-def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed: bool) -> None:
-    """In ``top`` and ``autopsy``, and in the summary of ``monitel run`` when it has ended or was killed."""
-    hold = 'train("first", range(30)).shutdown()\ntrain("second", range(100, 112))\nsys.stdin.readline()\n'
-    with running(sys.executable, str(write_script(Path.cwd(), job + hold))) as process:
+def test_each_run_has_its_own_numbers(console: Console, job: str, end: str, killed: bool) -> None:
+    """In ``top``, ``autopsy``, the summary of ``monitel run``, ``runs``, ``ledger`` and ``compare``.
+
+    The first run counts from the start of the process, the second one from its ``configure()``.
+    """
+    both = f'train("first", range(30)){end}\ntrain("second", range(100, 112))\nsys.stdin.readline()\n'
+    last = 12 if job is COUNTED else 111
+    with running(sys.executable, str(write_script(Path.cwd(), job + both))) as process:
         lines = [read_line(process) for _ in range(4)]
-        pid, own = str(json.loads(lines[0])[0]), parts(lines)[1][2]
+        pid, (began, _, own) = str(json.loads(lines[0])[0]), parts(lines)[1]
         report = console.until(lambda found: 96 == totals(found).get(("train.samples", None)), "autopsy", pid)
         found = totals(report)
         assert job is JOB or found["training.steps", None] == 12
@@ -132,7 +114,7 @@ def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed
         assert own.keys() == times.keys()
         assert times["data"] == pytest.approx(own["data"], abs=0.1)
         (row,) = console.rows(pid)
-        assert ("second", 12 if job is COUNTED else 111) == (row["service"], row["step"])
+        assert ("second", last) == (row["service"], row["step"])
         seconds = sum(own.values())
         assert row["goodput"] >= 1 - own["data"] / seconds - 0.05
         console.until(lambda found: stored(found)["duration_seconds"] >= seconds, "runs", "--spool-dir", "spool")
@@ -143,9 +125,20 @@ def test_run_that_goes_on_has_its_own_numbers(console: Console, job: str, killed
     assert re.search(r"monitel run: second, 12 steps(?: \(steps 100 to 111\))?, [\d.]+ steps/s ", summary), summary
     startup = re.search(r"startup (\d+) %", summary)  # that of the process is not in it
     assert startup is None or int(startup[1]) < 100 * own["startup"] / seconds + 2
-    run = console.json("ledger", "--spool-dir", "spool")
-    assert own.keys() <= run["activities"].keys() <= {*own, "shutdown"}
-    assert run["state"].startswith("killed" if killed else "completed")
+    second, first = console.json("runs", "--spool-dir", "spool")["runs"]
+    assert ("first", "completed", 30 if job is COUNTED else 29) == tuple(
+        first[name] for name in ("name", "state", "last_step")
+    )
+    assert (last, "killed" if killed else "completed") == (second["last_step"], second["state"].split()[0])
+    assert first["last_seen"] <= second["started"]
+    compared = all_runs(console)
+    assert {"startup", "init"} < {*compared[0]["activities"]}
+    assert [(30, 240), (12, 96)] == [(each["steps"], each["values"]["train.samples"]) for each in compared]
+    own.pop("step")  # it has waited since then
+    for run in (console.json("ledger", "--spool-dir", "spool"), compared[1]):
+        assert begin(run).timestamp() == pytest.approx(began, abs=1)
+        assert {*own, "step"} <= run["activities"].keys() <= {*own, "step", "shutdown"}
+        assert {name: run["activities"][name] for name in own} == pytest.approx(own, abs=0.5)
 
 
 def totals(report: Any) -> dict[tuple[str, str | None], float]:
