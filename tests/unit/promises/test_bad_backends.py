@@ -215,20 +215,6 @@ def test_refusal_names_what_to_change(backend: Inbox, start: Start, caplog: pyte
         assert (2, 2) == (logs(pipeline).recorded, logs(pipeline).on_disk), answer
 
 
-def test_refused_requests_arrive_in_order_later(backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the disk, at the next attempt, and nothing is lost."""
-    monkeypatch.setattr(sender, "_REFUSED_PAUSE", 0.2)
-    for answer, _hint in (REFUSALS[backend.protocol][0], REFUSALS[backend.protocol][-1]):
-        backend.requests.clear()
-        backend.answer("logs", answer)
-        pipeline = start(backend)
-        emit(pipeline, "first", "second", seconds=0.05)
-        assert emit(pipeline, "third")
-        assert ["first", "second", "third"] == backend.record_names()
-        assert (3, 3) == (logs(pipeline).recorded, logs(pipeline).delivered)
-        pipeline.shutdown()
-
-
 def test_redirection_is_not_followed(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The target would receive the data and the headers. What is refused goes to the disk at once."""
     make_small(monkeypatch, after_s=3600.0)

@@ -246,15 +246,6 @@ def test_grpc_address_without_a_scheme_uses_tls(
     assert ["event"] == grpc_receiver.record_names()
 
 
-def test_everything_is_sent_each_interval(receiver: Receiver, setenv: SetEnv) -> None:
-    """The variable is in milliseconds; nobody flushes."""
-    setenv(OTEL_METRIC_EXPORT_INTERVAL="200")
-    with monitel_otlp.configure(endpoint=receiver.url):
-        for number in range(2):
-            monitel.emit(f"event {number}")
-            receiver.wait_until(lambda number=number: receiver.records(f"event {number}"))  # type: ignore[misc]
-
-
 def what_is_sent(receiver: Receiver, **arguments: Any) -> set[Any]:
     """Record something of each kind; return points by metric and attributes, names of records, and spans by step."""
     receiver.requests.clear()

@@ -94,22 +94,6 @@ def test_spans_nest_as_ranges_do(receiver: Receiver, start: Start) -> None:
     assert threads["a"] == threads["step"] == get_native_id()
 
 
-def test_parent_is_the_innermost_range_or_span(receiver: Receiver, start: Start) -> None:
-    """A range is the child of a span of the application that began later, but no span is the child of a range."""
-    pipeline = start(spans=True)
-    tracer = pipeline.tracer_provider.get_tracer("mine")
-    with tracer.start_as_current_span("request"), record_function("step"):
-        record_ranges("forward")
-        with tracer.start_as_current_span("call") as call:
-            record_ranges("in call")
-            assert call is trace.get_current_span()
-        record_ranges("backward")
-    assert pipeline.force_flush(DEADLINE)
-    expected = {"request": "", "step": "request", "forward": "step", "call": "request", "in call": "call"}
-    assert {**expected, "backward": "step"} == receiver.parents()
-    assert 1 == len({span.trace_id for span in receiver.spans()})
-
-
 def test_exception_marks_each_range_that_it_leaves(receiver: Receiver, start: Start) -> None:
     """Status Error and ``error.type``, up to the range that catches it; Ctrl-C and exits are not errors."""
     with delivered_by(start(spans=True)):
