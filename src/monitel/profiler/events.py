@@ -114,7 +114,7 @@ class FunctionEvent(Timed):
     """
 
     __slots__ = (
-        *("args", "cpu_children", "cpu_parent", "finished", "id"),
+        *("_covered_us", "args", "cpu_children", "cpu_parent", "finished", "id"),
         *("name", "step", "thread", "time_range", "trace_name"),
     )
     count = 1
@@ -130,6 +130,7 @@ class FunctionEvent(Timed):
         self.thread = source.track.thread_id
         self.cpu_parent: FunctionEvent | None = None
         self.cpu_children: list[FunctionEvent] = []
+        self._covered_us = 0.0  # of a step: the time of ranges in its thread, which are not its children
 
     @property
     def key(self) -> str:  # type: ignore[override]  # a variable in Timed
@@ -144,7 +145,8 @@ class FunctionEvent(Timed):
     @property
     def self_cpu_time_total(self) -> float:  # type: ignore[override]  # a variable in Timed
         """Duration in microseconds, excluding the ranges within."""
-        return self.cpu_time_total - sum(child.cpu_time_total for child in self.cpu_children)
+        children = sum(child.cpu_time_total for child in self.cpu_children)
+        return max(self.cpu_time_total - children - self._covered_us, 0.0)
 
 
 def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0) -> list[FunctionEvent]:
@@ -152,6 +154,7 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
     events: list[FunctionEvent] = []
     by_range: dict[Range, FunctionEvent] = {}
     running: dict[Track, list[FunctionEvent]] = {}
+    outermost: dict[tuple[int, bool], list[FunctionEvent]] = {}  # running, by thread, and whether they are steps
     for number, each in enumerate(recorded, first):
         source = each[0]
         event = by_range[source] = FunctionEvent(number, each, origin_ns)
@@ -168,6 +171,13 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
         if candidates:
             event.cpu_parent = parent = max(candidates, key=lambda other: other.id)
             parent.cpu_children.append(event)
+        else:
+            is_step = source.track.task_name == "steps"
+            for other in outermost.get((event.thread, not is_step), ()):
+                step = event if is_step else other
+                step._covered_us += max(min(end, other.time_range.end) - start, 0.0)
+            others = outermost.get((event.thread, is_step), [])
+            outermost[event.thread, is_step] = [*(each for each in others if each.time_range.end > start), event]
         events.append(event)
     return events
 

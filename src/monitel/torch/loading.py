@@ -67,10 +67,10 @@ class BatchLoading(Source):
                 received = 1
         finally:
             thread.requests = False
+            if end_range is not None:  # before the range of forward begins
+                end_range(None, None, None)
             if cycle is not None:
                 cycle.batch_ended(self._now(), iterator, received, is_grad_enabled())
-            if end_range is not None:
-                end_range(None, None, None)
         return result
 
     def reset(self) -> None:

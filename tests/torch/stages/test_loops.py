@@ -343,10 +343,17 @@ def test_stages_batches_and_steps_are_ranges(work: Work, tmp_path: Path) -> None
         (32, "training.data", 32, None),  # this call of next() ends the epoch
     ] == rows(prof)
     own_times = {each.key.removeprefix("training."): each.self_cpu_time_total / 1e6 for each in prof.key_averages()}
-    assert {"iteration": 4, "data": 2, "forward": 2, "backward": 0, "own": 8, "optimizer": 16, "step": 16} == own_times
+    assert {"iteration": 4, "data": 2, "forward": 2, "backward": 0, "own": 8, "optimizer": 16, "step": 0} == own_times
     assert {"MainThread": 12, "steps (MainThread)": 1} == {
         name: len(found) for name, found in lines(exported(prof, tmp_path)).items()
     }
+
+
+def test_no_stage_overlaps_another_by_the_time_of_its_recording(tmp_path: Path) -> None:
+    """All stages of a thread are on one line of a trace."""
+    with monitel.torch.instrument(sources="stages"), profile() as prof:
+        train(Work(float), 3)
+    assert ["MainThread"] == list(lines(exported(prof, tmp_path)))
 
 
 def test_exceptions_leave_no_range_open(work: Work) -> None:
