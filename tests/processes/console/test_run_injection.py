@@ -64,15 +64,6 @@ def test_search_path_is_that_of_the_user(value: str | None) -> None:
     check_same([sys.executable, "-c", again], env=environment)
 
 
-def test_variable_does_not_grow() -> None:
-    script = (
-        "import os, subprocess, sys\nprint(os.environ['PYTHONPATH'], flush=True)\n"
-        "if sys.argv[2:]: subprocess.run([sys.executable, '-c', sys.argv[1], *sys.argv[1:-1]])"
-    )
-    lines = outcome([*RUN, sys.executable, "-c", script, script, "1", "2", "3"]).stdout.splitlines()
-    assert [f"{INJECTED}:{os.environ['PYTHONPATH']}"] * 4 == lines
-
-
 @pytest.mark.parametrize(
     "content",
     [

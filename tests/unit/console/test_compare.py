@@ -105,6 +105,7 @@ def test_comparison_fits_the_screen(columns: int, runs: int) -> None:
     assert max(map(columns_of, lines)) <= columns
     assert all(line.isprintable() for line in lines)
     assert len(lines) > 20
+    assert "x" * 50 in "".join(map(str.strip, lines))  # names that begin alike do not look the same
 
 
 def test_run_that_does_not_fit_the_screen_is_missed() -> None:

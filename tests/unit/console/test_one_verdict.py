@@ -99,16 +99,3 @@ def counters(doing: Mapping[str, Any]) -> list[Any]:
         *(("training.time", {"training.activity": each}, total) for each, total in times.items()),
         ("training.steps", {}, steps),
     ]
-
-
-def test_loss_of_a_running_job_is_part_of_its_verdict(own_boxes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("monitel.console.reader.request_stacks", lambda _boxes: {})  # nobody answers
-    with recorded(own_boxes) as found:
-        found.box.sources["doing"] = lambda: TRAINS
-        found.log("train.loss", float("nan"))
-        (found.path / "page").unlink()  # it has the step of this process
-        found.box.snapshot()
-        (row,) = json.loads(command("top", own_boxes, "--once", "--json", "--interval", "0.1").stdout)
-        (job,) = json.loads(command("autopsy", own_boxes, "--json").stdout)["jobs"]
-    for verdict in (row["verdict"], job["verdict"]):
-        assert verdict["text"].startswith("diverged: train.loss is nan; ")

@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,15 +158,6 @@ def test_page_shows_how_processes_ended() -> None:
     assert ["Stack"] == found.texts("summary")
     assert found.after("How it ended").endswith("Ranks 2-4 preempted")
     assert "killed by SIGKILL" in found.texts("span")
-
-
-def test_option_of_a_command_is_not_broken_at_its_hyphens(tmp_path: Path) -> None:
-    account = {"metrics": Account(9, on_disk=9)}
-    (tmp_path / "1").mkdir()
-    found = shown(None, jobs_of([ended(0, spool=f"{tmp_path}/1", stored=True, accounts=account)]))
-    assert f"deliver with: monitel replay {tmp_path} --endpoint http://" in found.after("Telemetry")
-    assert ("span", {"class": "option"}) in found.elements
-    assert "--endpoint" in found.texts("span")
 
 
 def test_run_without_anything_has_a_page() -> None:

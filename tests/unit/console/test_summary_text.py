@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_of, totals
 
-from monitel.blackbox.folder import FolderError
 from monitel.console import report
 from monitel.console.summary import print_summary, summary_lines, with_cause
 from monitel.runs.ended import encode, read_ends, write_end
@@ -268,15 +267,6 @@ def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(folder: Pa
         f"on disk   10 items, deliver with: monitel replay {folder} --endpoint http://HOST:4318",
         "lost      30 items (queue_full 30)",
     ] == lines
-
-
-def test_end_is_written_into_a_private_folder_only(folder: Path, tmp_path: Path) -> None:
-    """Neither through a link nor where others can write."""
-    (link := tmp_path / "link").symlink_to(folder)
-    folder.chmod(0o777)
-    for path in (link, folder):
-        with pytest.raises(FolderError):
-            write_end(path, ended())
 
 
 def test_report_has_ranks_that_end_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

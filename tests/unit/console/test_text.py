@@ -23,7 +23,6 @@ from monitel.text import (
     percent,
     replay_command,
     show,
-    table,
     warn,
     wrapped,
 )
@@ -69,29 +68,6 @@ def test_command_that_delivers_names_the_endpoint(variables: dict[str, str], exp
     """So it can be pasted into a shell without the variable; a password is not shown."""
     environment = {f"OTEL_EXPORTER_OTLP_{name}": value for name, value in variables.items()}
     assert f"monitel replay '/my runs'{expected}" == replay_command("/my runs", environment)
-
-
-def test_table_shows_long_names_whole_and_names_the_columns_without_room() -> None:
-    """In any width: six series with one beginning must not look the same."""
-    rows = [
-        ("", "one", "two"),
-        ("steps", "8", "9"),
-        ("training.stage.duration{data}", "1 ms", "2 ms"),
-        ("a section it is", "", ""),
-    ]
-    names = [name for name, *_ in rows[1:]]
-    assert names == [line.split("  ")[0].rstrip() for line in list(table(rows, 80, ()))[1:]]
-    assert [
-        "               one   two",
-        "steps          8     9",
-        "training.stage.duration{d",
-        "ata}",
-        "               1 ms  2 ms",
-        "a section it is",
-    ] == [*table(rows, 25, ())]
-    narrow = [*table(rows, 18, ())]
-    assert ["no room for two:", "use a wider", "terminal, or `|", "cat`"] == narrow[-4:]
-    assert max(map(len, narrow)) <= 18
 
 
 class Terminal(StringIO):

@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -72,21 +71,6 @@ def current(latest: RunValues | None = NOW) -> CurrentValues:
 
 def numbers(values: RunValues) -> dict[str, float]:
     return {each.name: each.value for each in values.values}
-
-
-def test_pause_between_reads_doubles_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of an hour reads its values about seventy times, and once more at its end."""
-    now = 0.0
-    read: list[float] = []
-    each = CurrentValues({}, lambda: read.append(now))
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    for number in range(64 * 3600):
-        now = number / 64
-        each.after(RunValues(), last=False)
-    assert [0, 0.1, 0.3, 0.7, 1.5] == pytest.approx(read[:5], abs=0.1)
-    assert len(read) < 75
-    each.after(RunValues(), last=True)
-    assert now == read[-1]
 
 
 def test_attempts_are_added_up_and_the_newest_value_counts() -> None:
