@@ -89,7 +89,7 @@ def write_job(attempts: Sequence[Job], command: Sequence[str]) -> Path:
         store = make_started(runs_dir(), title)
     for each in processes:
         write_end(store, each, ONLY)
-    folder = store if is_started(store) else make_started(runs_dir(), title)
+    folder = store if is_started(store) else make_started(runs_dir(), title, store=str(store))
     return write_report(store, folder / FILE, title=name_of(store) or title)
 
 

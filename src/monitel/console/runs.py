@@ -22,7 +22,7 @@ from monitel.blackbox.settings import given_folder, runs_dir, spool_root
 from monitel.console.job import jobs_of
 from monitel.console.reader import ends_below, read_boxes
 from monitel.runs.ended import read_ends
-from monitel.runs.folder import FILE, is_started, name_of, stored_runs
+from monitel.runs.folder import FILE, is_started, name_of, store_of_report, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, EXEC, JobName, Process, State
 from monitel.runs.stored import LIMIT_BYTES
@@ -175,12 +175,13 @@ class Runs:
         return cls(spool_root(), given_folder("black_box_dir"), runs_dir().resolve())
 
     def find(self, name: str) -> Run:
-        """Return the run that a user names by its id, its start or its folder, with its outcome.
+        """Return the run that a user names by its id, its start, its folder or that of its report, with its outcome.
 
         A name that ``monitel runs`` shows, or that was given to :func:`monitel.start`, is that of the latest such run.
         """
         path = Path(name).resolve()
-        found = [each for each in self.all if each.time.run == name or each.store in {path, Path(name)}][-1:]
+        stores = {path, Path(name), *map(store_of_report, (path, (self._started or self._root) / name))}
+        found = [each for each in self.all if each.time.run == name or each.store in stores][-1:]
         found = found or [each for each in self.all if each.name == name]
         found = found or [each for each in self.all if name in {name_of(each.store), each.title}][-1:]
         if not found:

@@ -89,6 +89,11 @@ def name_of(path: Path) -> str:
     return str(_marked(path).get("name", ""))
 
 
+def store_of_report(path: Path) -> Path:
+    """Return the folder of the run whose report ``monitel run`` has written into a folder; ``/dev/null`` for others."""
+    return Path(str(_marked(path).get("store") or os.devnull))
+
+
 def _marked(path: Path) -> dict[str, Any]:
     """Return the content of the marker in a folder."""
     with suppress(OSError, ValueError, FolderError), closing(Folder.open(path, check=False)) as folder:
@@ -129,8 +134,10 @@ def shared_key(name: str, number: int) -> SharedKey:
     return SharedKey(f"{key} {name} {number}", is_unique)
 
 
-def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:  # noqa: B008  a tuple
+def make_started(parent: Path, name: str, key: SharedKey = SharedKey(), store: str = "") -> Path:  # noqa: B008  a tuple
     """Make the folder of a run in a folder of runs, and return it: its name has that of the run, the day and a number.
+
+    ``store`` is the folder with the ledger of the run, if the new one is for its report alone.
 
     With a key, the folder is returned that another process with this key has made: another rank, or an attempt. A
     symbolic link holds its name; it is read, never followed.
@@ -152,7 +159,8 @@ def make_started(parent: Path, name: str, key: SharedKey = SharedKey()) -> Path:
     try:
         descriptor = os.open(path / MARKER, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump({"version": 1, "name": name, "key": _digest(key.text), "process": identify_process()}, file)
+            values = {"version": 1, "name": name, "key": _digest(key.text), "process": identify_process()}
+            json.dump(values | ({"store": store} if store else {}), file)
     except OSError:  # the disk is full
         _unmake(path)
         raise

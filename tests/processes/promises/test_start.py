@@ -585,7 +585,7 @@ def test_wrong_arguments_begin_nothing(train: Run, call: str, error: str) -> Non
 
 
 def test_other_jobs_of_monitel_run_have_a_report() -> None:
-    """In a new folder with the name of the script; a command without a job makes nothing."""
+    """In a new folder with the name of the script, which names the run; a command without a job makes nothing."""
     script = "import monitel\nfor step in range(1, 31):\n    monitel.set_step(step)\n    monitel.log(loss=1 / step)\n"
     outcome([*RUN, "true"])
     assert not Path("monitel-runs").exists()
@@ -593,3 +593,5 @@ def test_other_jobs_of_monitel_run_have_a_report() -> None:
         ended = record(script)
         assert f"report    {folder(number, 'train') / 'report.html'}" in ended.summary
         assert "0.0333" in report(number, "train")
+    names = [folder(1, "train").name, str(folder(2, "train"))]
+    assert 2 == len({json.loads(command("ledger", each, "--json").stdout)["started"] for each in names})
