@@ -1,8 +1,6 @@
 """Each rule is reported where it is broken, in small valid requests that are changed; and everything is checked."""
 
-import math
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,13 +19,6 @@ _RESOURCE = (
     *("service.name", "telemetry.sdk.name", "telemetry.sdk.language", "telemetry.sdk.version"),
     *("telemetry.distro.name", "telemetry.distro.version"),
 )
-
-
-def set_attribute(pairs: Any, key: str, value: str | None = "x") -> None:
-    """Add an attribute; without a value if it is None."""
-    pair = pairs.add(key=key)
-    if value is not None:
-        pair.value.string_value = value
 
 
 def request_of(signal: str, *records: dict[str, Any]) -> Any:
@@ -95,198 +86,135 @@ class Sample:
         self.earlier, self.metrics, self.logs, self.traces = metrics_at(1), metrics_at(2), logs(), traces()
         both = [("metrics", self.earlier), ("metrics", self.metrics)]
         self.requests: list[tuple[str, Any]] = [*both, ("logs", self.logs), ("traces", self.traces)]
-        self.resource: Any = self.metrics.resource_metrics[0]
-        self.scope: Any = self.resource.scope_metrics[0]
-        self.event: Any
-        self.event, self.record = self.logs.resource_logs[0].scope_logs[0].log_records
-        self.spans: Any = self.traces.resource_spans[0].scope_spans[0].spans
-        self.root, self.child = self.spans
 
-    def metric(self, name: str) -> Any:
-        return next(metric for metric in self.scope.metrics if metric.name == name)
+    def break_by(self, statements: str) -> set[str]:
+        """Change the sample by statements, and return the rules that it breaks then."""
+        resource, spans = self.metrics.resource_metrics[0], self.traces.resource_spans[0].scope_spans[0].spans
+        metrics, logged = resource.scope_metrics[0].metrics, self.logs.resource_logs[0].scope_logs[0]
 
-    def data(self, name: str) -> Any:
-        metric = self.metric(name)
-        return getattr(metric, metric.WhichOneof("data"))
+        def data(name: str) -> Any:
+            """Return the data of a metric of the later request."""
+            (found,) = (metric for metric in metrics if metric.name == name)
+            return getattr(found, found.WhichOneof("data"))
 
-    def point(self, name: str) -> Any:
-        """Return the only point of a metric of the later request."""
-        return self.data(name).data_points[0]
+        def copied(of: str, name: str = "other", **fields: Any) -> Any:
+            """Add a copy of a metric of the later request under another name."""
+            return repeated(metrics, [metric.name for metric in metrics].index(of), name=name, **fields)
 
-
-Break = Callable[[Sample], object]
-
-
-def change(target: Callable[[Sample], Any], **fields: Any) -> Break:
-    def change(sample: Sample) -> None:
-        for name, value in fields.items():
-            setattr(target(sample), name, value)
-
-    return change
-
-
-def point(name: str, **fields: Any) -> Break:
-    return change(lambda sample: sample.point(name), **fields)
-
-
-def counts(name: str, counts: list[int]) -> Break:
-    def change(sample: Sample) -> None:
-        sample.point(name).bucket_counts[:] = counts
-
-    return change
+        names: dict[str, Any] = {
+            "metrics": {metric.name: metric for metric in metrics},
+            "data": data,
+            "point": lambda name: data(name).data_points[0],
+            "copied": copied,
+            "repeated": repeated,
+            "resource": resource,
+            "scope": resource.scope_metrics[0],
+            "logs": logged,
+            "event": logged.log_records[0],
+            "record": logged.log_records[1],
+            "traces": self.traces.resource_spans,
+            "spans": spans,
+            "root": spans[0],
+            "child": spans[1],
+        }
+        exec(statements, {**globals(), **names})
+        return {each.rule for each in violations(self.requests)}
 
 
-def copied(sample: Sample, of: str, name: str = "other", **fields: Any) -> Any:
-    """Add a copy of a metric of the later request under another name."""
-    copy = sample.scope.metrics.add()
-    copy.CopyFrom(sample.metric(of))
-    copy.name = name
-    for field, value in fields.items():
-        setattr(copy, field, value)
-    return copy
-
-
-def new_count(sample: Sample) -> Any:
-    """Return the only point of a copy of the counter."""
-    return copied(sample, "loss.count").sum.data_points[0]
-
-
-def unordered(sample: Sample) -> None:
-    points = sample.data("loss.mean").data_points
-    points.add().CopyFrom(points[0])
-    points[1].time_unix_nano -= 5_000_000
-
-
-def upper_case(sample: Sample) -> None:
-    """Add two names that differ in upper case only, and that Prometheus keeps apart by their units."""
-    copied(sample, "loss.mean", name="Other", unit="s")
-    copied(sample, "loss.mean", unit="By")
-
-
-_LATE = START_NS + 2 * SECOND_NS
-METRICS: dict[str, Break] = {
-    "metric.name": lambda sample: copied(sample, "loss.mean", name="2 words"),
-    "metric.twice": upper_case,
-    "metric.data": lambda sample: copied(sample, "size").ClearField("histogram"),
-    "metric.changed": lambda sample: setattr(sample.metric("loss.mean"), "unit", "ms"),
-    "metric.prometheus": lambda sample: copied(sample, "loss.mean", name="loss_mean"),
-    "metric.unit": lambda sample: copied(sample, "loss.mean", unit="seconds"),
-    "metric.count.unit": lambda sample: copied(sample, "loss.count", name="steps.count", unit="s"),
-    "metric.total": lambda sample: copied(sample, "loss.mean", name="loss.total"),
-    "metric.temporality": change(lambda sample: copied(sample, "size").histogram, aggregation_temporality=0),
-    "metric.updown": change(lambda sample: copied(sample, "data.wait.active").sum, aggregation_temporality=DELTA),
-    "point.time": point("loss.mean", time_unix_nano=0),
-    "point.start.missing": change(new_count, start_time_unix_nano=0),
-    "point.start.late": point("loss.mean", start_time_unix_nano=_LATE + 1),
-    "point.start.equal": point("loss.count", start_time_unix_nano=_LATE),
-    "point.value": lambda sample: sample.point("loss.mean").ClearField("value"),
-    "point.nan": change(new_count, as_double=math.nan),
-    "point.negative": point("batches", as_int=-1),
-    "point.flags": point("loss.mean", flags=1),
-    "histogram.count": counts("size", [2, 2, 3]),
-    "histogram.bounds": lambda sample: sample.point("size").explicit_bounds.reverse(),
-    "histogram.buckets": counts("size", [3, 3]),
-    "histogram.minmax": point("loss.histogram", max=2.5),
-    "histogram.sum": point("loss.histogram", sum=1.0),
-    "histogram.sum.range": point("size", sum=100.0),
-    "histogram.scale": point("loss.histogram", scale=21),
-    "histogram.zero": point("loss.histogram", zero_threshold=-1.0),
-    "series.duplicate": point("loss.mean", time_unix_nano=START_NS + SECOND_NS, as_double=7.0),
-    "series.order": unordered,
-    "series.start": point("loss.count", start_time_unix_nano=START_NS + 1),
-    "series.continues": point("loss.count", start_time_unix_nano=START_NS + SECOND_NS),
-    "series.falls": point("loss.count", as_int=0),
-    "series.overlap": point("batches", start_time_unix_nano=START_NS + SECOND_NS - 1),
-}
-
-
-def repeated(parts: Any, **fields: Any) -> Any:
+def repeated(parts: Any, number: int = 0, **fields: Any) -> Any:
     copy = parts.add()
-    copy.CopyFrom(parts[0])
+    copy.CopyFrom(parts[number])
     for name, value in fields.items():
         setattr(copy, name, value)
     return copy
 
 
-def event(**fields: Any) -> Break:
-    return change(lambda sample: sample.event, **fields)
-
-
-def child(**fields: Any) -> Break:
-    return change(lambda sample: sample.child, **fields)
-
-
-def other_scope(sample: Sample) -> None:
-    repeated(sample.traces.resource_spans[0].scope_spans).scope.name = "monitel.pipeline"
-
-
-def repeated_key(sample: Sample) -> None:
-    for _ in range(2):
-        set_attribute(sample.point("size").attributes, "split")
-
-
-ENVELOPES: dict[str, Break] = {
-    "resource.required": lambda sample: sample.resource.resource.attributes.pop(0),
-    "resource.distro": lambda sample: sample.resource.resource.attributes.pop(),
-    "resource.schema": change(lambda sample: sample.resource, schema_url=""),
-    "resource.twice": lambda sample: repeated(sample.traces.resource_spans),
-    "resource.empty": lambda sample: sample.logs.resource_logs[0].scope_logs[0].ClearField("log_records"),
-    "scope.name": lambda sample: setattr(sample.logs.resource_logs[0].scope_logs[0].scope, "name", ""),
-    "scope.version": lambda sample: setattr(sample.scope.scope, "version", ""),
-    "scope.schema": change(lambda sample: sample.scope, schema_url=""),
-    "scope.twice": lambda sample: repeated(sample.traces.resource_spans[0].scope_spans),
-    "scope.other": other_scope,
-    "scope.changed": lambda sample: setattr(sample.scope.scope, "version", "2"),
-    "attribute.key": lambda sample: set_attribute(sample.child.attributes, ""),
-    "attribute.twice": repeated_key,
-    "attribute.value": lambda sample: set_attribute(sample.event.attributes, "number", None),
+#: Statements that change valid requests: see break_by().
+BREAKS = {
+    "resource.required": "resource.resource.attributes.pop(0)",
+    "resource.distro": "resource.resource.attributes.pop()",
+    "resource.schema": "resource.schema_url = ''",
+    "resource.twice": "repeated(traces)",
+    "resource.empty": "logs.ClearField('log_records')",
+    "scope.name": "logs.scope.name = ''",
+    "scope.version": "scope.scope.version = ''",
+    "scope.schema": "scope.schema_url = ''",
+    "scope.twice": "repeated(traces[0].scope_spans)",
+    "scope.other": "repeated(traces[0].scope_spans).scope.name = 'monitel.pipeline'",
+    "scope.changed": "scope.scope.version = '2'",
+    "attribute.key": "child.attributes.add().value.string_value = 'x'",
+    "attribute.twice": "for _ in 'ab': point('size').attributes.add(key='split').value.string_value = 'x'",
+    "attribute.value": "event.attributes.add(key='number')",
+    "metric.name": "copied('loss.mean', '2 words')",
+    # Names that differ in upper case only, and that Prometheus keeps apart by their units.
+    "metric.twice": "copied('loss.mean', 'Other', unit='s'); copied('loss.mean', unit='By')",
+    "metric.data": "copied('size').ClearField('histogram')",
+    "metric.changed": "metrics['loss.mean'].unit = 'ms'",
+    "metric.prometheus": "copied('loss.mean', 'loss_mean')",
+    "metric.unit": "copied('loss.mean', unit='seconds')",
+    "metric.count.unit": "copied('loss.count', 'steps.count', unit='s')",
+    "metric.total": "copied('loss.mean', 'loss.total')",
+    "metric.temporality": "copied('size').histogram.aggregation_temporality = 0",
+    "metric.updown": "copied('data.wait.active').sum.aggregation_temporality = DELTA",
+    "point.time": "point('loss.mean').time_unix_nano = 0",
+    "point.start.missing": "copied('loss.count').sum.data_points[0].start_time_unix_nano = 0",
+    "point.start.late": "point('loss.mean').start_time_unix_nano = START_NS + 2 * SECOND_NS + 1",
+    "point.start.equal": "point('loss.count').start_time_unix_nano = START_NS + 2 * SECOND_NS",
+    "point.value": "point('loss.mean').ClearField('value')",
+    "point.nan": "copied('loss.count').sum.data_points[0].as_double = float('nan')",
+    "point.negative": "point('batches').as_int = -1",
+    "point.flags": "point('loss.mean').flags = 1",
+    "histogram.count": "point('size').bucket_counts[:] = [2, 2, 3]",
+    "histogram.bounds": "point('size').explicit_bounds.reverse()",
+    "histogram.buckets": "point('size').bucket_counts[:] = [3, 3]",
+    "histogram.minmax": "point('loss.histogram').max = 2.5",
+    "histogram.sum": "point('loss.histogram').sum = 1.0",
+    "histogram.sum.range": "point('size').sum = 100.0",
+    "histogram.scale": "point('loss.histogram').scale = 21",
+    "histogram.zero": "point('loss.histogram').zero_threshold = -1.0",
+    "series.duplicate": "point('loss.mean').time_unix_nano = START_NS + SECOND_NS; point('loss.mean').as_double = 7.0",
+    "series.order": "repeated(data('loss.mean').data_points).time_unix_nano -= 5_000_000",
+    "series.start": "point('loss.count').start_time_unix_nano = START_NS + 1",
+    "series.continues": "point('loss.count').start_time_unix_nano = START_NS + SECOND_NS",
+    "series.falls": "point('loss.count').as_int = 0",
+    "series.overlap": "point('batches').start_time_unix_nano = START_NS + SECOND_NS - 1",
+    "log.time": "event.time_unix_nano = 0",
+    "log.severity": "event.severity_number = 17",
+    "log.event.severity": "event.severity_text = ''",
+    "log.ids": "event.span_id = CHILD_ID",
+    "log.event": "record.ClearField('body')",
+    "span.ids": "child.span_id = bytes(8)",
+    "span.duplicate": "repeated(spans, name='other')",
+    "span.time": "child.end_time_unix_nano = START_NS - 1",
+    "span.name": "child.name = ''",
+    "span.kind": "child.kind = 0",
+    "span.status": "child.status.code = 1",
+    "span.parent": "child.parent_span_id = b'unknown!'",
+    "span.parent.trace": "child.trace_id = bytes(15) + b'\\7'",
+    "span.cycle": "root.parent_span_id = CHILD_ID",
+    "span.within": "child.end_time_unix_nano = START_NS + 10",
 }
-LOGS: dict[str, Break] = {
-    "log.time": event(time_unix_nano=0),
-    "log.severity": event(severity_number=17),
-    "log.event.severity": event(severity_text=""),
-    "log.ids": event(span_id=CHILD_ID),
-    "log.event": lambda sample: sample.record.ClearField("body"),
-}
-TRACES: dict[str, Break] = {
-    "span.ids": child(span_id=bytes(8)),
-    "span.duplicate": lambda sample: repeated(sample.spans, name="other"),
-    "span.time": child(end_time_unix_nano=START_NS - 1),
-    "span.name": child(name=""),
-    "span.kind": child(kind=0),
-    "span.status": lambda sample: setattr(sample.child.status, "code", 1),
-    "span.parent": child(parent_span_id=b"unknown!"),
-    "span.parent.trace": child(trace_id=bytes(15) + b"\7"),
-    "span.cycle": change(lambda sample: sample.root, parent_span_id=CHILD_ID),
-    "span.within": child(end_time_unix_nano=START_NS + 10),
-}
-
-
 #: Rules that the broken sample of another rule breaks as well.
 TOGETHER = {"scope.version": {"scope.changed"}, "scope.schema": {"scope.changed"}}
 
 
 def test_each_broken_rule_is_reported() -> None:
     """One change of valid requests breaks one rule, and exactly that one is reported; no rule is left out."""
-    assert [] == violations(Sample().requests)
-    expected, found = {}, {}
-    for rule, break_it in {**ENVELOPES, **METRICS, **LOGS, **TRACES}.items():
-        sample = Sample()
-        break_it(sample)
-        expected[rule] = {rule} | TOGETHER.get(rule, set())
-        found[rule] = {each.rule for each in violations(sample.requests)}
-    assert (expected, {*RULES}) == (found, {*found})
+    assert set() == Sample().break_by("")
+    found = {rule: Sample().break_by(statements) for rule, statements in BREAKS.items()}
+    assert {rule: {rule} | TOGETHER.get(rule, set()) for rule in RULES} == found
 
 
-def test_bucket_that_falls_is_reported() -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        "point('size').min = 1.0; point('size').bucket_counts[:] = [0, 3, 3]",
+        "it = point('loss.histogram'); it.zero_count, it.max = 4, 0.0; it.positive.bucket_counts[:] = [0]",
+    ],
+)
+def test_bucket_that_falls_is_reported(statements: str) -> None:
     """The count of a histogram may rise while a bucket falls."""
-    explicit, exponential = Sample(), Sample()
-    change(lambda sample: sample.point("size"), min=1.0)(explicit)
-    counts("size", [0, 3, 3])(explicit)
-    change(lambda sample: sample.point("loss.histogram"), zero_count=4, max=0.0)(exponential)
-    exponential.point("loss.histogram").positive.bucket_counts[:] = [0]
-    for sample in (explicit, exponential):
-        assert {"series.falls"} == {each.rule for each in violations(sample.requests)}
+    assert {"series.falls"} == Sample().break_by(statements)
 
 
 _EXPORT = "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export"
@@ -298,7 +226,7 @@ def test_accepted_requests_are_checked(receiver: Receiver, grpc_receiver: Any, r
 
     assert "valid_output" in request.fixturenames
     sample = Sample()
-    sample.point("loss.count").time_unix_nano = 0
+    sample.break_by("point('loss.count').time_unix_nano = 0")
     body = sample.metrics.SerializeToString()
     post = urllib.request.Request(f"{receiver.url}/v1/metrics", body, {"Content-Type": "application/x-protobuf"})
     receiver.answer("metrics", Answer(400))
