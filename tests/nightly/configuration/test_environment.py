@@ -3,15 +3,13 @@
 import io
 import logging
 import os
-import socket
 import tempfile
 from collections.abc import Mapping
 from contextlib import redirect_stderr
-from ipaddress import ip_address
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.inbox import points_of, records_of
 from tests.support.spools import cat
@@ -19,24 +17,6 @@ from tests.support.spools import cat
 import monitel
 import monitel_otlp
 from monitel.process.launcher import VARIABLES
-
-pytestmark = pytest.mark.usefixtures("no_name_server")
-
-
-@pytest.fixture
-def no_name_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fail each look-up of a name, so that requests to named hosts are spooled; IP addresses still work."""
-    resolve = socket.getaddrinfo
-
-    def getaddrinfo(host: Any, *arguments: Any, **options: Any) -> Any:
-        try:
-            ip_address(host)
-        except ValueError:
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known") from None
-        return resolve(host, *arguments, **options)
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-
 
 TOKEN = "sesame-4711"
 
@@ -103,7 +83,7 @@ def trained(variables: Mapping[str, str]) -> tuple[str, list[tuple[str, Any]]]:
     return output.getvalue(), kept
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(environments)
 def test_no_variable_ends_training_or_loses_a_window(variables: dict[str, str]) -> None:
     """For any variables window and event are in the spool, and no token is in the output."""
