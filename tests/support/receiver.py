@@ -13,7 +13,6 @@ from ssl import SSLContext
 from threading import Event, Thread
 from typing import Any
 
-from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2 as logs
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as metrics
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as traces
@@ -115,11 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.headers.get("Content-Encoding", ""), bytes
         )
         message = MESSAGES[signal][0]()
-        if self.headers["Content-Type"] == "application/json":
-            Parse(decode(body), message)
-        else:
-            assert self.headers["Content-Type"] == "application/x-protobuf"
-            message.ParseFromString(decode(body))
+        assert self.headers["Content-Type"] == "application/x-protobuf"
+        message.ParseFromString(decode(body))
         headers = {name.lower(): value for name, value in self.headers.items()}
         return Request(signal, self.path, headers, body, message, Answer())
 

@@ -64,20 +64,6 @@ def stats_that_are_made() -> Iterator[Operation]:
 
 
 @case
-def classes_with_their_own_add() -> Iterator[Operation]:
-    """A type gets the method; an object that cannot have it raises."""
-
-    class Own(_window.Accumulator):  # type: ignore[misc,unused-ignore]
-        pass
-
-    def operation() -> None:
-        assert _window.own_add(Own) is Own
-        refused(TypeError, _window.own_add, int)
-
-    yield operation
-
-
-@case
 def samples() -> Iterator[Operation]:
     stat = monitel.Stat("x", EVERYTHING, 60.0)
 

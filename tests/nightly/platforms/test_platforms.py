@@ -105,7 +105,7 @@ from monitel import COUNT, SUM, Stat, profiler
 from opentelemetry import metrics, trace
 
 logging.basicConfig(format="%(message)s")
-pipeline = monitel_otlp.configure(*PLACE, service_name="train", export_interval=0.2, spans=True, sigterm="auto")
+pipeline = monitel_otlp.configure(endpoint=sys.argv[1], service_name="train", export_interval=0.2, spans=True)
 with monitel.testing.ManualClock() as clock:
     loss = Stat("loss", [COUNT, SUM], 60.0)
     for number in range(10):
@@ -122,13 +122,12 @@ with trace.get_tracer("own").start_as_current_span("own"):
 late = Stat("late", [SUM], 3600.0)
 late.add(1.0)
 """
-_SEND = _TRAIN.replace("*PLACE", "endpoint=sys.argv[1]")
 
 
 @platforms
 def test_telemetry_reaches_a_backend(run_on: RunOn, platform: str, receiver: Receiver) -> None:
     """Windows, events, spans, and data of the SDK are exported, at exit too, and nothing is logged."""
-    finished = run_on(platform, "-c", _SEND, receiver.url)
+    finished = run_on(platform, "-c", _TRAIN, receiver.url)
     assert ([10], [45.0]) == (receiver.values("loss.count"), receiver.values("loss.sum"))
     assert [1.0] == receiver.values("late.sum")
     assert 3 in receiver.values("own")
@@ -141,7 +140,7 @@ def test_telemetry_reaches_a_backend(run_on: RunOn, platform: str, receiver: Rec
 
 def test_unreachable_backend_on_windows(run_on: RunOn) -> None:
     """Items that cannot be sent are kept in memory. At exit they are lost, and the reason is logged once."""
-    finished = run_on("windows", "-c", _SEND, "http://127.0.0.1:9")
+    finished = run_on("windows", "-c", _TRAIN, "http://127.0.0.1:9")
     assert 1 == finished.stderr.count(_UNAVAILABLE), finished.stderr
     assert "dropped" in finished.stderr
 
