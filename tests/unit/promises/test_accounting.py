@@ -91,17 +91,11 @@ def test_each_kind_of_item_counts_once_in_its_signal(receiver: Receiver, start: 
     assert (3, 1, 3) == (len(receiver.records()), len(receiver.spans()), receiver.values("loss.count")[-1])
 
 
-def test_account_is_a_snapshot_that_cannot_be_changed_and_is_final_after_the_end(start: Start) -> None:
+def test_account_is_final_after_the_end(start: Start) -> None:
     pipeline = start()
     before = pipeline.account()
     monitel.emit("event")
     assert (0, 1) == (before["logs"].recorded, pipeline.account()["logs"].recorded)
-    with pytest.raises(TypeError):
-        before["logs"].dropped["reason"] = 1  # type: ignore[index]
-    with pytest.raises(AttributeError):
-        before["logs"].recorded = 1  # type: ignore[misc]
-    before.clear()
-    assert set(SIGNALS) == set(pipeline.account())
     assert pipeline.shutdown(DEADLINE)
     final = pipeline.account()
     monitel.emit("late")

@@ -311,25 +311,23 @@ def test_sigterm_is_handled_on_request_in_the_main_thread(receiver: Receiver, se
     assert [expected] == warned("SIGTERM")
 
 
-@pytest.mark.parametrize("given", ["argument", "variable"])
-def test_black_box_can_be_switched_off_and_moved(
-    start: Start, own_boxes: Path, monkeypatch: pytest.MonkeyPatch, given: str
-) -> None:
+def test_black_box_can_be_switched_off_and_moved(start: Start, own_boxes: Path, setenv: SetEnv) -> None:
     """Off: not even a folder. Elsewhere: there and nowhere else, and gone after the shutdown."""
-    by_argument = given == "argument"
-    monkeypatch.setenv("MONITEL_BLACK_BOX", "on" if by_argument else "off")
-    start(**({"black_box": False} if by_argument else {}))
-    monitel.emit("event")
-    assert not own_boxes.exists()
-    monkeypatch.delenv("MONITEL_BLACK_BOX")
+    off: list[tuple[str, dict[str, Any]]] = [("on", {"black_box": False}), ("off", {})]
+    for variable, arguments in off:
+        setenv(MONITEL_BLACK_BOX=variable)
+        start(**arguments)
+        monitel.emit("event")
+        assert not own_boxes.exists()
     own_boxes.mkdir(0o700)
-    monkeypatch.setenv("MONITEL_BLACK_BOX_DIR", str(own_boxes / "variable"))
-    pipeline = start(**({"black_box": own_boxes / "argument"} if by_argument else {}))
-    monitel.emit("event")
-    assert [given] == [each.name for each in own_boxes.iterdir()]
-    assert 1 == len([*(own_boxes / given).iterdir()])
-    pipeline.shutdown()
-    assert not any((own_boxes / given).iterdir())
+    setenv(MONITEL_BLACK_BOX="", MONITEL_BLACK_BOX_DIR=own_boxes / "variable")
+    elsewhere: dict[str, dict[str, Any]] = {"variable": {}, "argument": {"black_box": own_boxes / "argument"}}
+    for name, arguments in elsewhere.items():
+        pipeline = start(**arguments)
+        monitel.emit("event")
+        assert [name] == [each.parent.name for each in own_boxes.glob("*/*")]
+        pipeline.shutdown()
+        assert [] == [*own_boxes.glob("*/*")]
 
 
 def test_spool_is_in_the_documented_place(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
