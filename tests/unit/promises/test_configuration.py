@@ -365,22 +365,6 @@ def test_pipeline_that_has_ended_keeps_nothing_open(receiver: Receiver, tmp_path
     assert opened[-1] <= opened[1]  # what an earlier test has left may be closed meanwhile
 
 
-def test_two_threads_have_two_pipelines(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call returns its own, although the second one begins in the middle of the first one, which ends first."""
-    second, made = threading.Thread(target=lambda: made.append(start())), list[monitel_otlp.Pipeline]()
-
-    def call(record: logging.LogRecord) -> bool:
-        if record.getMessage().startswith("no OTLP endpoint is set"):
-            second.start()
-            second.join(0.5)  # it waits for the first call
-        return True
-
-    monkeypatch.setattr(logging.getLogger("monitel.otlp"), "filters", [call])
-    first = start(endpoint=None, sigterm=False)  # else it stays: a thread ends it
-    second.join(DEADLINE)
-    assert [(False, True)] == [(first.is_recording, each.is_recording) for each in made]
-
-
 def test_items_of_other_threads_are_in_one_of_two_pipelines(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
     """Events and samples go on while one pipeline ends and the next one is made, and a window waits for a value."""
     setenv({TEMPORALITY: "delta"})
