@@ -15,7 +15,6 @@ from tests.unit.console.recorded import DOING, KILLED, SECOND, START, Recorded, 
 import monitel
 from monitel.blackbox.context_page import Context, own_page
 from monitel.blackbox.death import Deaths, End, death_of
-from monitel.blackbox.discovery import find_boxes, find_spools
 from monitel.blackbox.record import EVENT
 from monitel.blackbox.recovery import claim
 from monitel.console.job import jobs_of
@@ -58,28 +57,6 @@ def test_what_a_backend_has_is_not_shown_as_left(process: Recorded) -> None:
     assert {"items": 0, "events": 0, "windows": 1, "samples": 2} == found.undelivered
     assert ["training.step.duration"] == [series.name for series, _ in found.open_windows]
     assert [] == found.events
-
-
-def test_death_is_the_same_before_and_after_a_collector(process: Recorded, own_boxes: Path) -> None:
-    """Then the box is read like a spool, in place or moved to the disk."""
-    found = only(process.killed())
-    assert [process.path, own_boxes / KILLED] == [*find_boxes(own_boxes).live, *find_boxes(own_boxes).dead]
-    dead = claim(own_boxes / KILLED, process.box.spool_root)
-    event = death_of(record_in(own_boxes / KILLED), Deaths()).event()
-    (job,) = Live([str(own_boxes / KILLED)]).look().jobs
-    (row,) = job.processes
-    assert (1200, event.attributes["code.stacktrace"], "dead") == (row.step, found.stacks, row.state.value)
-    dead.end({"logs": [(EVENT, tuple(event))]})
-    assert ([own_boxes / KILLED], [process.path]) == (find_boxes(own_boxes).ended, find_boxes(own_boxes).live)
-    (in_place,) = deaths_below(own_boxes / KILLED, [])
-    dead.move()
-    dead.close()
-    assert [process.spools / KILLED] == find_spools(process.spools).folders
-    (on_disk,) = deaths_below(process.spools, [])
-    for each in (in_place, on_disk):
-        assert (found.step, found.activity, found.stacks) == (each.step, each.activity, each.stacks)
-        assert (4194399, "llm", State.DEAD) == (each.pid, each.job.service, each.state)
-        assert ["process.died"] == [event.name for event in each.events]
 
 
 def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: Path) -> None:

@@ -156,12 +156,10 @@ def test_damaged_ledgers_are_named(program: Program, tmp_path: Path, monkeypatch
             assert (1, 1) == (printed.stderr.count("is damaged"), len(re.findall(r"run-\d", printed.stdout)))
 
 
-@pytest.fixture
-def now_ns() -> int:
-    return time.time_ns()
+NOW_NS = START
 
 
-def restarted(now_ns: int) -> Run:
+def restarted(now_ns: int = NOW_NS) -> Run:
     """Return a run whose second attempt has run for 60 s with the process id 1, up to step 30."""
     return Run(RunTime("run-a", {"step": 100 * S}, 2, now_ns), Attempt("second-1", {"step": 60 * S}, now_ns))
 
@@ -172,17 +170,17 @@ def process(seen_ns: int, rank: int | None = None, death: str = "") -> Process:
     return Process(JobName(run="run-a"), pid=1, rank=rank, state=state, death=death, seen_ns=seen_ns)
 
 
-def test_death_with_the_same_process_id_may_be_of_another_process(now_ns: int) -> None:
+def test_death_with_the_same_process_id_may_be_of_another_process() -> None:
     """In containers every process may have the id 1: that of an earlier attempt did not live in the last one.
 
     The deaths of other ranks are named beside the state of rank zero, the first one with its cause.
     """
     ages_ms = 70_000, 59_994, 5_000  # the second is seen 6 ms after the begin of the attempt, which is rounded down
-    *early, late = (process(now_ns - age_ms * S // 1000, 0, "killed by SIGKILL") for age_ms in ages_ms)
-    assert "running" == outcome_of(restarted(now_ns), early, now_ns)
-    assert "rank 0 killed by SIGKILL" == outcome_of(replace(restarted(now_ns), held=False), [*early, late], now_ns)
-    first, second = process(now_ns - 9, 2, "killed by SIGKILL"), process(now_ns - 8, 1, "died")
-    outcome = outcome_of(restarted(now_ns), [second, process(now_ns, 0), first], now_ns)
+    *early, late = (process(NOW_NS - age_ms * S // 1000, 0, "killed by SIGKILL") for age_ms in ages_ms)
+    assert "running" == outcome_of(restarted(), early, NOW_NS)
+    assert "rank 0 killed by SIGKILL" == outcome_of(replace(restarted(), held=False), [*early, late], NOW_NS)
+    first, second = process(NOW_NS - 9, 2, "killed by SIGKILL"), process(NOW_NS - 8, 1, "died")
+    outcome = outcome_of(restarted(), [second, process(NOW_NS, 0), first], NOW_NS)
     assert "running; rank 2 killed by SIGKILL, and 1 more" == outcome
 
 
@@ -196,26 +194,26 @@ def test_death_with_the_same_process_id_may_be_of_another_process(now_ns: int) -
         ({"state": State.DEAD, "death": "killed by SIGTERM", "rank": None, "parent": "1-1"}, "completed"),
     ],
 )
-def test_outcome_of_a_run_is_that_of_all_its_ranks(now_ns: int, other: dict[str, Any], outcome: str) -> None:
+def test_outcome_of_a_run_is_that_of_all_its_ranks(other: dict[str, Any], outcome: str) -> None:
     """Rank zero has completed, and another rank has not; helpers and ``os._exit(0)`` do not count."""
-    run, zero = restarted(now_ns), replace(process(now_ns, 0), state=State.ENDED, status="completed")
+    run, zero = restarted(), replace(process(NOW_NS, 0), state=State.ENDED, status="completed")
     run = replace(run, time=replace(run.time, status="completed"))
-    assert outcome == outcome_of(run, [zero, replace(process(now_ns, 1), **other)], now_ns)
+    assert outcome == outcome_of(run, [zero, replace(process(NOW_NS, 1), **other)], NOW_NS)
 
 
-def test_run_that_hangs_has_the_verdict_beside_its_state(now_ns: int) -> None:
+def test_run_that_hangs_has_the_verdict_beside_its_state() -> None:
     """Its heartbeats go on."""
     for age, outcome in ((0, "running"), (125, "running; no steps")):
-        trains = process(now_ns, 0).but(step=30, step_age_ns=age * S, step_p50=0.5, time_ns=now_ns)
-        assert outcome == outcome_of(restarted(now_ns), [trains], now_ns)
+        trains = process(NOW_NS, 0).but(step=30, step_age_ns=age * S, step_p50=0.5, time_ns=NOW_NS)
+        assert outcome == outcome_of(restarted(), [trains], NOW_NS)
 
 
-def test_state_is_known_from_the_lock_of_a_process_of_this_boot(now_ns: int) -> None:
+def test_state_is_known_from_the_lock_of_a_process_of_this_boot() -> None:
     """A heartbeat alone leaves open for ten seconds whether the process runs, and then whether it was killed."""
     for held, states in {
         True: ["running", "hung"],
         False: ["killed", "killed"],
         None: ["running", "killed or hung"],
     }.items():
-        runs = [replace(restarted(now_ns - age * S), held=held) for age in (9, 11)]
-        assert states == [each.state(now_ns) for each in runs], held
+        runs = [replace(restarted(NOW_NS - age * S), held=held) for age in (9, 11)]
+        assert states == [each.state(NOW_NS) for each in runs], held

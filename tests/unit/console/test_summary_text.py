@@ -225,46 +225,40 @@ def test_helpers_give_no_verdict() -> None:
     assert row("died", [main, killed]).startswith("process 8 killed by SIGKILL; ")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (found := tmp_path / "run").mkdir(mode=0o700)
-    return found
-
-
-def test_damaged_reports_do_not_hide_the_others(folder: Path) -> None:
+def test_damaged_reports_do_not_hide_the_others(tmp_path: Path) -> None:
     """Each has one message; a FIFO blocks nobody, links are not followed, and nothing raises with a closed stream."""
-    write_end(folder, ended(3))
-    (folder / "report-1-1-00.json").write_bytes(b"{")
-    (folder / "report-2-1-00.json").write_bytes(b"")
-    (folder / "report-3-1-00.json").write_bytes(encode(ended(1))[:-1] + b" " * LIMIT_BYTES + b"}")
-    os.mkfifo(folder / "report-4-1-00.json", 0o600)
-    secret = folder / "secret"
+    write_end(tmp_path, ended(3))
+    (tmp_path / "report-1-1-00.json").write_bytes(b"{")
+    (tmp_path / "report-2-1-00.json").write_bytes(b"")
+    (tmp_path / "report-3-1-00.json").write_bytes(encode(ended(1))[:-1] + b" " * LIMIT_BYTES + b"}")
+    os.mkfifo(tmp_path / "report-4-1-00.json", 0o600)
+    secret = tmp_path / "secret"
     secret.write_bytes(encode(ended(2)))
-    (folder / "report-5-1-00.json").symlink_to(secret)
-    (folder / "report-6-1-00.json").mkdir()
-    (folder / "report-7-1-00.json").hardlink_to(secret)
-    (folder / "other").write_bytes(b"other")
-    (folder / ".a1-report-8-1-00.json").write_bytes(b"unfinished")
-    found, problems = read_ends(folder)
+    (tmp_path / "report-5-1-00.json").symlink_to(secret)
+    (tmp_path / "report-6-1-00.json").mkdir()
+    (tmp_path / "report-7-1-00.json").hardlink_to(secret)
+    (tmp_path / "other").write_bytes(b"other")
+    (tmp_path / ".a1-report-8-1-00.json").write_bytes(b"unfinished")
+    found, problems = read_ends(tmp_path)
     assert ([3], 7) == ([each.rank for each in found], len(problems))
     assert all(f"report-{number}-" in problem for number, problem in enumerate(problems, 1))
-    print_summary(folder, stream := io.StringIO())
+    print_summary(tmp_path, stream := io.StringIO())
     assert "  missing   the report report-1-1-00.json is damaged (and 6 more)" in stream.getvalue()
     stream.close()
-    print_summary(folder, stream)
-    print_summary(folder / "missing", io.StringIO())
+    print_summary(tmp_path, stream)
+    print_summary(tmp_path / "missing", io.StringIO())
 
 
-def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(folder: Path) -> None:
-    (spool := folder / "first").mkdir()
+def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(tmp_path: Path) -> None:
+    (spool := tmp_path / "first").mkdir()
     first = Account(110, delivered=70, on_disk=10, dropped={"queue_full": 30})
-    for seen, path, account in ((1, spool, first), (2, folder / "second", Account(100, delivered=100))):
-        write_end(folder, ended(seen_ns=seen, spool=str(path), accounts={"metrics": account}))
-    processes, _ = read_ends(folder)
+    for seen, path, account in ((1, spool, first), (2, tmp_path / "second", Account(100, delivered=100))):
+        write_end(tmp_path, ended(seen_ns=seen, spool=str(path), accounts={"metrics": account}))
+    processes, _ = read_ends(tmp_path)
     lines = [line.strip() for line in summary_lines(processes, (), Screen(1000))[1:]]
     assert [
         "exported  170 windows and numbers, 0 events",
-        f"on disk   10 items, deliver with: monitel replay {folder} --endpoint http://HOST:4318",
+        f"on disk   10 items, deliver with: monitel replay {tmp_path} --endpoint http://HOST:4318",
         "lost      30 items (queue_full 30)",
     ] == lines
 

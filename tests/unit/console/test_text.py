@@ -5,8 +5,6 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.support.commands import Program
 
 from monitel.text import (
@@ -14,7 +12,6 @@ from monitel.text import (
     Screen,
     bytes_in_words,
     columns_of,
-    cut,
     duration,
     labelled,
     number,
@@ -28,18 +25,10 @@ from monitel.text import (
 )
 
 
-@given(st.text(st.characters(exclude_categories=["C", "Z"])), st.integers(2, 30))
-def test_padded_text_has_the_columns_it_should(text: str, columns: int) -> None:
-    """A wide character takes two columns, and a combining one none."""
-    assert columns_of(cut(text, columns)) <= columns
-    assert columns == columns_of(pad(text, columns))
-    if columns_of(text) <= columns:
-        assert text == cut(text, columns)
-
-
 def test_columns_of_characters() -> None:
+    """A wide character takes two columns, and a combining one none."""
     assert [1, 2, 1, 6] == [columns_of(each) for each in ("a", "日", "e\u0301", "日本語")]
-    assert "日本.. " == pad("日本語語", 7)
+    assert ["日本.. ", "日本語 "] == [pad("日本語語", 7), pad("日本語", 7)]
 
 
 def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
