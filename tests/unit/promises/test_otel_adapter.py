@@ -292,6 +292,14 @@ def test_spans_beyond_the_budget_are_folded_into_one(backend: Backend, clock: Ma
     assert {"backward \\ud800", "forward"} == {*found["monitel.folded.names"]}
 
 
+def test_range_that_is_folded_after_the_end_is_counted(backend: Backend) -> None:
+    installation = backend.install(spans={"budget": 1})
+    with record_function("first"), record_function("folded"):
+        installation.uninstall()
+    (found,) = [attributes_of(each) for each in backend.spans() if each.name == "monitel.folded"]
+    assert (1, ("folded",)) == (found["monitel.folded.count"], found["monitel.folded.names"])
+
+
 def test_sampling_of_the_application_applies(backend: Backend) -> None:
     """A provider that drops a range drops those inside it; spans are made on request only."""
     provider = TracerProvider(ALWAYS_OFF, shutdown_on_exit=False)
@@ -321,6 +329,18 @@ def test_adapter_writes_while_it_is_installed(backend: Backend) -> None:
         assert [(number, {})] == points(backend, "loss.count")
     names = [each.event_name for each in backend.records()], [each.name for each in backend.spans()]
     assert (["in 1", "in 2"],) * 2 == names
+
+
+def test_two_installations_of_a_meter_provider_count_once(backend: Backend, clock: ManualClock) -> None:
+    """The windows of a Stat; when the first one has ended, those that are closed before a reader collects, too."""
+    first, stat = backend.install(), Stat("loss", [COUNT], 60.0)
+    with monitel_otel.install(backend.meter_provider, type(backend)().logger_provider):
+        for number in (1, 2):
+            stat.add(1)
+            clock.advance(61)
+            values = backend.values()
+            assert (number, number) == (values["loss.count"], values["monitel.windows"])
+            first.uninstall()
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])

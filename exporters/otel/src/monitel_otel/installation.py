@@ -54,7 +54,13 @@ class Installation:
             except Exception:
                 count_failure()
 
+    def _sharing(self) -> list[Installation]:
+        """Return the installations with the same instruments, of which the first one writes."""
+        return [each for each in _installed if each._instruments is self._instruments]
+
     def _write_metrics(self, event: monitel.Event) -> None:
+        if self._sharing()[:1] not in ([], [self]):
+            return
         if event.window is not None:
             self._instruments.write(event.window)
             return
@@ -75,12 +81,13 @@ class Installation:
         run_events.leave(self, sys.exc_info()[1])
         run_events.end_if_due()
         monitel.unregister_event_handler(self._handle)
-        self._instruments.stop()
         atexit.unregister(self._write_last)
         if self._spans is not None:
             self._spans.close()
         if self in _installed:
             _installed.remove(self)
+        if not self._sharing():
+            self._instruments.stop()
 
     def _write_last(self) -> None:
         try:

@@ -14,7 +14,6 @@ from opentelemetry.metrics import Observation
 import monitel
 from monitel.counter import first_of_names
 from monitel.process.failures import warn_once
-from monitel.process.os_threads import RLock
 from monitel.training.counters import COUNTERS, GOODPUT, NAME, goodput
 from monitel.wait_counter import foreign_waits, wait_keys
 from monitel_otel._compat import real, shuts_down
@@ -52,15 +51,13 @@ class Instruments:
         self._counters: set[str] = set()  # names
         self._wait_keys: set[str] = set()
         self._collecting = False
-        self._windows, self._lock = 0, RLock()
         self._active = True
         self._nonfinite = self._meter.create_counter(
             "monitel.stat.nonfinite", unit="{value}", description="Values left out because they were not finite"
         )
-        counted = "Windows written to instruments"
-        self._meter.create_observable_counter("monitel.windows", [self._collect], "{window}", counted)
-        step = partial(_observe, monitel.get_step)
-        self._meter.create_observable_gauge("training.step", [step], "{step}", "Step of the process")
+        self._windows = self._meter.create_counter("monitel.windows", "{window}", "Windows written to instruments")
+        steps: list[Any] = [self._collect, partial(_observe, monitel.get_step)]
+        self._meter.create_observable_gauge("training.step", steps, "{step}", "Step of the process")
         name, unit, description = GOODPUT
         self._meter.create_observable_gauge(name, [partial(_observe, goodput)], unit, description)
         self.refresh()
@@ -85,8 +82,7 @@ class Instruments:
                 self._nonfinite.add(1, {"stat": definition.name, "aggregation": suffix})
             else:
                 writers[suffix](window.count if suffix == "count" else value, attributes)
-        with self._lock:
-            self._windows += 1
+        self._windows.add(1)
         if not self._collecting and shuts_down(self._provider):
             warn_once(
                 _log,
@@ -182,7 +178,7 @@ class Instruments:
         self._since_collect.add(series)
 
     def _collect(self, _options: CallbackOptions) -> list[Observation]:
-        """Close windows before a reader reads their instruments, and return the number of windows."""
+        """Close windows before a reader reads their instruments."""
         if not self._active:
             return []
         self._collecting = True
@@ -196,7 +192,7 @@ class Instruments:
         finally:
             self._collecting = False
         self._since_collect = set()
-        return [Observation(self._windows)]
+        return []
 
 
 _all: WeakSet[Instruments] = WeakSet()

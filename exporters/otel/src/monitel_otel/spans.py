@@ -51,6 +51,7 @@ class Spans(Ranges[_Started]):
     def __init__(self, tracer_provider: TracerProvider, **options: Any) -> None:
         super().__init__(**options)
         self._tracer = tracer_provider.get_tracer(*SCOPE)
+        self._is_closed = False
         self._process = os.getpid()
 
     def context(self) -> Context | None:
@@ -61,6 +62,7 @@ class Spans(Ranges[_Started]):
     def close(self) -> None:
         """Stop exporting new ranges, and write the folds, unless they are those of the parent process. Idempotent."""
         super().close()
+        self._is_closed = True
         if os.getpid() == self._process:
             self._write_folds(last=True)
 
@@ -82,22 +84,31 @@ class Spans(Ranges[_Started]):
         except Exception:
             count_failure()
 
+    def _finish(self, ended: Range, opened: _Started, end_ns: int) -> None:
+        if os.getpid() == self._process:  # else it ends in the parent, too
+            super()._finish(ended, opened, end_ns)
+            if self._is_closed:
+                self._write_fold(opened.period)
+
     def _period_started(self) -> None:
         self._write_folds()
 
     def _write_folds(self, *, last: bool = False) -> None:
         for period in self._ended_periods(last=last):
-            fold, first = period.take_folded(), period.first
-            if fold is None or not isinstance(first, _Started):
-                continue
-            has_parent = get_current_span(first.outside).get_span_context().is_valid
-            context = first.outside if has_parent else set_span_in_context(first.span)
-            step = {} if period.step is None else {"training.step": period.step}
-            span = self._start_span(fold.name, context, {**fold.attributes, **step}, fold.start_ns)
-            try:
-                span.end(fold.end_ns)
-            except Exception:
-                count_failure()
+            self._write_fold(period)
+
+    def _write_fold(self, period: Period) -> None:
+        fold, first = period.take_folded(), period.first
+        if fold is None or not isinstance(first, _Started):
+            return
+        has_parent = get_current_span(first.outside).get_span_context().is_valid
+        context = first.outside if has_parent else set_span_in_context(first.span)
+        step = {} if period.step is None else {"training.step": period.step}
+        span = self._start_span(fold.name, context, {**fold.attributes, **step}, fold.start_ns)
+        try:
+            span.end(fold.end_ns)
+        except Exception:
+            count_failure()
 
     def _start_span(self, name: str, context: Context, attributes: dict[str, Attribute], start_ns: int) -> Span:
         """Start a span; if the provider fails, return one that records nothing."""
