@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 from typing import TYPE_CHECKING
 
 from monitel.attributes import escape_surrogates
+from monitel.process.failures import warn_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_log = logging.getLogger("monitel")
 
 #: The variables of each attribute, in order of precedence: `monitel run --name`, torchrun (and Ray Train, which sets
 #: the same variables), Open MPI, MPICH and Intel MPI, SLURM (whose variables all ranks of a `mpiexec` in its job
@@ -78,7 +82,10 @@ def service_name(default: str) -> str:
 
 def sdk_is_disabled() -> bool:
     """Return True if OTEL_SDK_DISABLED switches telemetry off; ``monitel run`` writes nothing then."""
-    return os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    text = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower()
+    if text not in {"", "true", "false"}:  # false, as OpenTelemetry's specification demands
+        warn_once(_log, "OTEL_SDK_DISABLED: expected true or false, got %r; telemetry is not disabled", text[:80])
+    return text == "true"
 
 
 def is_rank_zero(launch: Mapping[str, str | int]) -> bool:

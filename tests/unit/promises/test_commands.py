@@ -336,6 +336,9 @@ def test_doctor_reports_wrong_variables(receiver: Receiver, program: Program) ->
     """As problems, not as warnings in the log; the defaults are shown."""
     env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon", "MONITEL_RANKS": "one", "OTEL_SDK_DISABLED": "true"}
     env |= {TEMPORALITY: "sometimes"}
+    printed = program("doctor", "--endpoint", receiver.url, env={"OTEL_SDK_DISABLED": "1"})
+    problem = "OTEL_SDK_DISABLED: expected true or false, got '1'; telemetry is not disabled"
+    assert (problem, "") == (printed.sections()["all signals"]["problem"], printed.stderr)
     printed = program("doctor", "--endpoint", receiver.url, env=env)
     assert [
         "OTEL_SDK_DISABLED=true: configure() records and sends nothing",

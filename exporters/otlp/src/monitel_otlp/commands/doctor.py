@@ -82,7 +82,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
             transports = make_transports(settings)
         except ValueError as error:
             raise CommandError(str(error)) from error
-        has_delta_temporality()  # which warns of a wrong value
+        has_delta_temporality(), sdk_is_disabled()  # which warn of wrong values
     with ThreadPoolExecutor() as pool:
         attempts = dict(zip(transports, pool.map(_attempt, transports, transports.values()), strict=True))
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.consequence is Consequence.DELIVERED]
