@@ -31,6 +31,7 @@ _WORD = re.compile(r"monitel \w+(?: (?:'[^']*'|(?:--|/|https?:)\S*))*\S*|\S+")
 _LABEL = 15  # columns of the labels
 _LEAST_NAME, _GAP = 12, "  "  # columns of the first column of a narrow table, and the space between two columns
 _OTLP = "OTEL_EXPORTER_OTLP_"
+_PLAIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[\w.-]+)(:\d+)?(/[^?#@]*)?", re.IGNORECASE)  # nothing secret
 _UNITS = (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1))
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -243,14 +244,14 @@ def phrase(processes: Sequence[Process], singular: str, plural: str) -> str:
 def replay_command(folder: str, environment: Mapping[str, str] = os.environ) -> str:
     """Return the command that delivers what is in a folder, with the endpoint: it may be pasted into another shell.
 
-    Without a valid endpoint, or where it has a password, the user has to fill it in.
+    Without a valid endpoint, or where it has a password or a query, the user has to fill it in.
     """
     from monitel.process.masking import mask_text  # late: it is rarely needed
 
     command, place = f"monitel replay {shlex.quote(folder)}", environment.get(f"{_OTLP}ENDPOINT", "").strip()
     if any(f"{_OTLP}{signal}_ENDPOINT" in environment for signal in ("METRICS", "LOGS", "TRACES")):
         return command  # one option is not enough
-    is_plain = place.startswith(("http://", "https://")) and mask_text(place, environment) == place
+    is_plain = _PLAIN.fullmatch(place) and mask_text(place, environment) == place
     return f"{command} --endpoint {shlex.quote(place) if is_plain else 'http://HOST:4318'}"
 
 

@@ -48,8 +48,17 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
     [
         ({}, " --endpoint http://HOST:4318"),
         ({"ENDPOINT": "http://backend:4318/a&b"}, " --endpoint 'http://backend:4318/a&b'"),
-        ({"ENDPOINT": "http://me:secret@backend"}, " --endpoint http://HOST:4318"),
-        ({"ENDPOINT": "me:secret@backend:4318"}, " --endpoint http://HOST:4318"),
+        ({"ENDPOINT": "http://[::1]:4318"}, " --endpoint 'http://[::1]:4318'"),
+        *(
+            ({"ENDPOINT": each}, " --endpoint http://HOST:4318")
+            for each in (
+                "http://me:se@backend",
+                "me:se@backend:4318",
+                "http://backend?x=se",
+                "http://me:s#e",
+                "http://",
+            )
+        ),
         ({"ENDPOINT": "http://backend", "LOGS_ENDPOINT": "http://loki"}, ""),
     ],
 )

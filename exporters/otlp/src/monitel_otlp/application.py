@@ -45,6 +45,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
+#: The arguments of the SDK's batch processors where variables contradict each other: its own defaults.
+_BATCHES = {"max_queue_size": 2048, "schedule_delay_millis": 1000, "max_export_batch_size": 512}
+_BATCHES |= {"export_timeout_millis": 30_000}
+
 
 class ApplicationTelemetry:
     """The OpenTelemetry providers for the application: the SDK's, with a periodic reader or a batch processor each.
@@ -120,7 +124,8 @@ class ApplicationTelemetry:
             made: Any = PeriodicExportingMetricReader(exporter, 1000 * self._interval)
             meters.add_metric_reader(made)
         else:
-            made = (BatchLogRecordProcessor if signal == "logs" else BatchSpanProcessor)(exporter)
+            processor: Any = BatchLogRecordProcessor if signal == "logs" else BatchSpanProcessor
+            made = by_variables(partial(processor, exporter), partial(processor, exporter, **_BATCHES))
         threading.Thread(target=_run, args=(made, calls), name="otel-application", daemon=True).start()
         self._calls.append(calls)
         if self._is_over:  # the pipeline has ended meanwhile
