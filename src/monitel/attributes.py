@@ -35,6 +35,17 @@ def fits_int64(number: int) -> bool:
     return INT64_MIN <= number <= INT64_MAX
 
 
+def element_of(value: Any) -> Any:
+    """Return the element of an array or a tensor of one element, and any other value; a masked one is a TypeError."""
+    item = getattr(value, "item", None)
+    if not callable(item):
+        return value
+    masked_arrays = sys.modules.get("numpy.ma")
+    if masked_arrays is not None and masked_arrays.is_masked(value):
+        raise TypeError("a masked element is not a number")
+    return item()
+
+
 # ---- text
 
 

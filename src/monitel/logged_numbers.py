@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from monitel import clock
-from monitel.attributes import fits_int64, items_of, recordable, text_of
+from monitel.attributes import element_of, fits_int64, items_of, recordable, text_of
 from monitel.counter import leave_out
 from monitel.event import Event
 from monitel.handlers import details_of, log_event
@@ -171,7 +171,7 @@ def _converted(values: dict[str, Any]) -> tuple[dict[str, Any], Log]:
 
 
 def _number(value: Any) -> float:
-    element = value.item() if hasattr(value, "item") else value  # of an array or a tensor
+    element = element_of(value)
     if isinstance(element, int) and fits_int64(element):
         return int.__int__(element)
     if not (hasattr(type(element), "__float__") or hasattr(type(element), "__index__")):

@@ -113,8 +113,7 @@ def _report(error: BaseException, severity: Severity) -> None:
         "exception.message": str(error),
         "exception.stacktrace": "".join(traceback.format_exception(error))[-_MAX_STACKTRACE:],
     }
-    data = mask_values(texts, os.environ)
-    _emit_safely("out_of_memory" if _is_out_of_memory(error) else "exception", data, severity)
+    _emit_safely("out_of_memory" if _is_out_of_memory(error) else "exception", texts, severity)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:
@@ -123,7 +122,8 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 def _emit_safely(name: str, data: dict[str, str], severity: Severity) -> None:
     """Log an event. Exceptions of event handlers are logged, so that they do not hide the failure itself."""
-    readable = {key: value.encode(errors="backslashreplace").decode() for key, value in data.items()}
+    masked = mask_values(data, os.environ)
+    readable = {key: value.encode(errors="backslashreplace").decode() for key, value in masked.items()}
     try:
         emit(name, {**readable, **context_at(get_step())}, severity=severity)
     except Exception:

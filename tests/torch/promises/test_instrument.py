@@ -132,8 +132,10 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         thread = threading.Thread(target=lambda: sys.modules["no such module"])
         thread.start()
         thread.join()
-        with pytest.raises(RuntimeError):
-            torch.distributed.all_gather([torch.ones(3)], torch.ones(2))
+        with pytest.raises(LookupError):
+            torch.distributed.all_gather_object(
+                [None], Mock(__reduce_ex__=Mock(side_effect=LookupError("https://me:secret@example.org")))
+            )
         for error in (torch.OutOfMemoryError("20 GiB"), MemoryError("a list"), KeyboardInterrupt()):
             uncaught(Mock(side_effect=error))
         uncaught(Mock(side_effect=OSError("no \udcff of https://me:secret@example.org")))
@@ -151,7 +153,7 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         "training.rank": 1,
         "training.step": 41,
     } == data
-    assert ("all_gather", "gloo") == tuple(found[3].data[f"collective.{key}"] for key in ("func_name", "backend"))
+    assert ("all_gather_object", "gloo") == tuple(found[3].data[f"collective.{key}"] for key in ("func_name", "backend"))
     messages = [event.data["exception.message"] for event in found[4:]]
     assert ["20 GiB", "a list", "no \\udcff of https://***@example.org"] == messages
     assert "secret" not in str([event.data for event in found])

@@ -153,6 +153,13 @@ def test_log_takes_numbers_by_keyword(events: list[Any]) -> None:
     assert ({"loss": 0.5}, {"fold": 2, "split": "test"}, None) == found[1]
 
 
+class _Product:
+    item = "the name of an article"
+
+    def __float__(self) -> float:
+        return 9.5
+
+
 class _Scalar:
     def __init__(self, element: object) -> None:
         self._element = element
@@ -169,6 +176,7 @@ def test_log_keeps_numbers_exact(events: list[Any]) -> None:
     table: list[tuple[Any, float]] = [
         *((True, 1), (2**63 - 1, 2**63 - 1), (2**63, 2.0**63), (Decimal("0.5"), 0.5), (Fraction(1, 4), 0.25)),
         *((_Scalar(3), 3), (_Scalar(0.5), 0.5), (_Scalar(True), 1), (math.inf, math.inf), (np.float32(0.5), 0.5)),
+        (_Product(), 9.5),
     ]
     for value, number in table:
         installed.log({"x": value})
@@ -179,7 +187,7 @@ def test_log_keeps_numbers_exact(events: list[Any]) -> None:
 def test_log_takes_numbers_only(events: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     """So is a number without a name; each is counted, and only the first is logged; the numbers beside are recorded."""
     values: dict[str, Any] = {"loss": 0.5, "text": "0.5", "none": None, "list": [1.0], "odd": _Scalar("x")}
-    values["big"] = 10**400
+    values |= {"big": 10**400, "masked": np.ma.masked, "array": np.ma.array([1.0], mask=[True])}
     nested: dict[str, Any] = {"x": 1.0}
     nested["self"] = nested  # nesting has a limit
     names: dict[Any, Any] = {0: 0.5, "": 1.0, _Unprintable(): 2.0, None: 3, "\udc80": 4, "iou": {1: 5, "": 6}}
@@ -189,7 +197,7 @@ def test_log_takes_numbers_only(events: list[Any], caplog: pytest.LogCaptureFixt
             installed.log(each)
             counted.append(left_out())
         installed.log({"x": 1}, split=None, fold=2)
-    assert [5, 6, 7, 10, 11] == [*counted, left_out()]
+    assert [7, 8, 9, 12, 13] == [*counted, left_out()]
     assert [1, 0, 6, 4, 1] == [len(event.data) for event in events]
     assert {"0": 0.5, "None": 3, "\\udc80": 4, "iou.1": 5} == events[3].data
     assert {"fold": 2} == events[4].attributes

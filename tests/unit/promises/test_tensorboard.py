@@ -270,8 +270,9 @@ def test_writer_adds_scalars_and_texts_from_all_threads(tmp_path: Path) -> None:
     assert (0, 0) == (writer.dropped, writer.failed)
     with pytest.raises(TypeError, match="use add_text for text"):
         writer.add_scalar("loss", "0.5")  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ValueError, match="mount it"):
-        SummaryWriter("s3://bucket/run")
+    for url in ("s3://bucket/run", Path("gs://bucket/run"), "dbfs:/run"):
+        with pytest.raises(ValueError, match="mount it"):
+            SummaryWriter(url)
 
 
 def test_torchs_handler_writes_through_our_writer(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
-from monitel.attributes import fits_int64, typed_items
+from monitel.attributes import element_of, fits_int64, typed_items
 from monitel.process.failures import warn_once
 from monitel_tensorboard.event_file import Point, logger
 
@@ -139,7 +139,7 @@ def checked_number(what: str, value: Any) -> float:
     if isinstance(value, (str, bytes, bytearray)):
         raise TypeError(f"{what} must be a real number, got {given(value)}; use add_text for text")
     try:
-        return float(value.item() if hasattr(value, "item") else value)
+        return float(element_of(value))
     except Exception as error:
         raise TypeError(f"{what} must be a real number that fits in a float, got {given(value)}") from error
 

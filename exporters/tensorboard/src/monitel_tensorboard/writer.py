@@ -28,6 +28,7 @@ open_writers: set[SummaryWriter] = set()  # renewed in forked children, and clos
 _DAY = 86_400.0
 _MAX_QUEUE: Any = at_least(1).check
 _SECONDS: Any = positive("a positive number of seconds, at most a day", below=_DAY + 1).check
+_URL = re.compile("[^/]{2,}:/")  # a Path has one slash
 _SUFFIX = re.compile("[^/\\0\ud800-\udfff]{0,100}")
 DISK_S = 1.0  # seconds by which a disk may delay the constructor
 _QUEUE_LIMIT = 50_000  # points and events, or twice ``max_queue``
@@ -270,7 +271,7 @@ def local_dir(log_dir: object, comment: str = "") -> str:
     if not isinstance(log_dir, (str, os.PathLike)):
         raise TypeError(f"log_dir must be a str or a path, got {given(log_dir)}")
     path = os.fsdecode(log_dir)
-    if "://" in path:
+    if _URL.match(path):
         raise ValueError(f"log_dir must be a local folder, got {path!r}; mount it, or copy the files later")
     return str(Path(path).absolute())
 
