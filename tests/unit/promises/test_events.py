@@ -334,6 +334,28 @@ def test_window_is_closed_although_a_handler_raises(
     assert [3.0, 1.0] == [event.window.sum for event in events]
 
 
+@pytest.mark.parametrize("close", ["flush", "close_expired_windows"])
+def test_every_stat_is_closed_although_a_handler_raises(
+    make_stat: MakeStat, monitel: ModuleType, clock: Any, unraisable: list[Any], close: str
+) -> None:
+    """The first exception is raised, and the others are reported."""
+    received: list[str] = []
+
+    def handler(event: Any) -> None:
+        received.append(event.window.name)
+        if event.window.name != "b":
+            raise ValueError(event.window.name)
+
+    stats = [make_stat(name) for name in "abc"]
+    for stat in stats:
+        stat.add(1)
+    clock.advance(60)
+    with monitel.register_event_handler(handler), pytest.raises(ValueError, match="a"):
+        getattr(monitel, close)()
+    assert (["a", "b", "c"], ["c"]) == (received, [str(error) for error in unraisable])
+    unraisable.clear()
+
+
 def test_handler_that_raises_in_a_destructor_is_reported(
     make_stat: MakeStat, monitel: ModuleType, events: list[Any], unraisable: list[Any]
 ) -> None:

@@ -57,7 +57,7 @@ def sink(monitel: ModuleType) -> Iterator[Callable[[Callable[..., Any]], None]]:
 
 
 def test_sink_that_raises_stops_nothing(make_stat: MakeStat, events: list[Any], sink: Any, caplog: Any) -> None:
-    """It is logged once; other sinks and the handlers have each window."""
+    """Its failure is logged once; other sinks and the handlers have each window."""
     stat, sunk = make_stat(), []
     sink(lambda *_window: 1 / 0)
     sink(lambda _definition, window, _content: sunk.append(window.sum))
