@@ -177,13 +177,6 @@ def check(prometheus: Prometheus, run: Run) -> None:
     assert list(zip(ends, sums, strict=True)) == [(at, float(value)) for at, value in stored]
 
 
-def check_accounts(run: Run) -> None:
-    """Each window, event and span of the run is delivered, and nothing was dropped."""
-    assert {} == run.dropped
-    numbers = {"metrics": len(run.windows), "logs": len(run.events), "traces": len(run.checkpoints)}
-    assert {signal: [number, number] for signal, number in numbers.items()} == run.accounts
-
-
 def check_events(loki: Loki, run: Run) -> None:
     """Loki has each event of the run once, with its time, severity and attributes, and nothing else of the run."""
     assert run.checkpoints == [each["data"]["number"] for each in run.events]
