@@ -32,19 +32,12 @@ while sys.stdin not in select.select([sys.stdin, woken], [], [])[0]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a command.
+    """The end of a command."""
 
-    Attributes:
-        status: Exit status; negative for a signal.
-        stdout: Output.
-        stderr: Error output, without the lines of ``monitel run``.
-        summary: The lines of ``monitel run``.
-    """
-
-    status: int
+    status: int  # negative for a signal
     stdout: str
-    stderr: str
-    summary: str
+    stderr: str  # without the lines of ``monitel run``
+    summary: str  # the lines of ``monitel run``
 
     @property
     def words(self) -> str:
