@@ -138,30 +138,20 @@ def test_tasks_and_generators_leave_in_any_order() -> None:
     """Each removes its own entry, and what was entered last counts."""
     monitel.set_step(1)
 
-    async def first(entered: asyncio.Event, left: asyncio.Event) -> None:
-        with monitel.activity("a"):
-            spend(1)
-            entered.set()
-            await left.wait()
-            assert "step" != ledger().current
-
-    async def second(entered: asyncio.Event, left: asyncio.Event) -> None:
-        await entered.wait()
-        with monitel.activity("b"):
-            spend(2)
-            left.set()
-            await asyncio.sleep(0)
-            spend(2)
+    async def work(name: str, milliseconds: int) -> None:
+        with monitel.activity(name):
+            spend(milliseconds)
+            await asyncio.sleep(0)  # the other task goes on
+        spend(3)
 
     async def both() -> None:
-        events = asyncio.Event(), asyncio.Event()
-        await asyncio.gather(first(*events), second(*events))
+        await asyncio.gather(work("a", 1), work("b", 2))
 
     def suspended() -> Generator[int, Any, None]:
         with monitel.activity("data"):
             yield 1
 
-    with spent(a=1, b=4):
+    with spent(a=1, b=2 + 3, step=3):
         asyncio.run(both())
     with spent(data=1, evaluation=4):
         generator = suspended()
