@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.json_format import Parse
 from tests.support.commands import command
@@ -115,8 +115,7 @@ def arrived(receiver: Inbox) -> tuple[list[float], list[str]]:
     return receiver.values("loss.count"), receiver.record_names()
 
 
-@dataclass(frozen=True)
-class LastLine:
+class LastLine(NamedTuple):
     """Numbers of the line that a run prints at its end; None for a number that is not in the line."""
 
     windows: int | None
@@ -130,17 +129,7 @@ class LastLine:
 def last_line(stderr: str) -> LastLine:
     """Parse the last line of a run; there must be exactly one."""
     (line,) = (line for line in stderr.splitlines() if line.startswith("monitel: "))
-
-    def number(pattern: str) -> int | None:
-        found = re.search(pattern, line)
-        return int(found[1]) if found else None
-
-    spooled = re.search(r"(\d+) items? in (\S+), replay with: (.*)$", line)
-    return LastLine(
-        number(r"exported (\d+) windows and numbers"),
-        number(r"(\d+) events"),
-        number(r"dropped (\d+)"),
-        int(spooled[1]) if spooled else None,
-        spooled[2] if spooled else None,
-        spooled[3] if spooled else None,
-    )
+    patterns = (r"exported (\d+) windows and numbers", r"(\d+) events", r"dropped (\d+)", r"(\d+) items? in ")
+    numbers = [int(found[1]) if (found := re.search(each, line)) else None for each in patterns]
+    replay = re.search(r" items? in (\S+), replay with: (.*)$", line) or ("", None, None)
+    return LastLine._make([*numbers, replay[1], replay[2]])

@@ -184,14 +184,3 @@ def test_what_has_died_is_started_again(stack: Stack, environment: dict[str, str
     assert [name] == [each for each in pids if again[each] != pids[each]]
     assert f"{name} has ended" in stack("down").stdout
     assert not any(listening(environment[port]) for port in PORTS)
-
-
-@pytest.mark.parametrize("environment", ["processes"], indirect=True)
-def test_changed_settings_start_their_programs_again(stack: Stack, environment: dict[str, str], tmp_path: Path) -> None:
-    """A new port of Prometheus is a new address for the Collector; Loki stays."""
-    stack("up")
-    loki = process_id("loki", tmp_path)
-    environment["PROMETHEUS_PORT"] = str(free_port())
-    assert stack("up").stdout.startswith("otelcol has ended\nprometheus has ended\n")
-    assert listening(environment["PROMETHEUS_PORT"])
-    assert loki == process_id("loki", tmp_path)
