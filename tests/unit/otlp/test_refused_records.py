@@ -140,7 +140,9 @@ def test_refused_records_are_counted_from_the_text_of_loki() -> None:
             assert 0 == count_rejected(spans, wrap.format(text))
 
 
-def test_backend_to_which_everything_is_too_large_gets_few_requests(receiver: Receiver, start: Start) -> None:
+def test_backend_to_which_everything_is_too_large_gets_few_requests(
+    receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     """Halves are of no use then. Items that are too large cost no other one, even if they are the first."""
     pipeline = start()
     receiver.rule(lambda request: Answer(413) if request.signal == "logs" else None)
@@ -149,6 +151,7 @@ def test_backend_to_which_everything_is_too_large_gets_few_requests(receiver: Re
     pipeline.force_flush(DEADLINE)
     assert {"rejected": 1000} == pipeline.account()["logs"].dropped
     assert len(receiver.of("logs")) < 100
+    assert 1 == caplog.text.count("a request was rejected")
     receiver.forget_rules()
     receiver.rule(lambda request: Answer(413) if len(request.body) > 20_000 else None)
     assert pipeline.engine is not None
