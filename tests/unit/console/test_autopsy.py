@@ -178,8 +178,10 @@ def test_long_lists_are_cut_off() -> None:
     assert (4, True) == (shown.count("and 30 more\n"), "30 older ones" in shown)
 
 
-def hostile_process() -> Process:
-    return dead_process(
+@pytest.mark.parametrize("width", [20, 79])
+def test_hostile_names_cannot_control_the_terminal(width: int) -> None:
+    """There is no control character, and no line is wider than the screen, wide characters included."""
+    found = dead_process(
         host=HOSTILE,
         job=JobName(HOSTILE, HOSTILE, HOSTILE),
         exception=(HOSTILE, HOSTILE, HOSTILE),
@@ -192,12 +194,7 @@ def hostile_process() -> Process:
         events=[PastEvent(-1, 99, HOSTILE, {HOSTILE: [HOSTILE, math.nan]})],
         stacks=f"{HOSTILE}\n  File {HOSTILE}",
     )
-
-
-@pytest.mark.parametrize("width", [20, 79])
-def test_hostile_names_cannot_control_the_terminal(width: int) -> None:
-    """There is no control character, and no line is wider than the screen, wide characters included."""
-    shown = text(hostile_process(), Screen(width, columns=width))
+    shown = text(found, Screen(width, columns=width))
     assert all(each.isprintable() for each in shown.replace("\n", ""))
     assert r"\x1b[31mevil\x07" in shown.replace("\n", "")
     assert width >= max(map(columns_of, shown.split("\n")))

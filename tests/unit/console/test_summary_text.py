@@ -127,13 +127,6 @@ def equal_ranks(**fields: Any) -> list[Process]:
     return [replace(each, stages=totals({**LATE[0], "sync": 0})) for each in late_ranks(**fields)]
 
 
-def test_only_the_last_attempt_counts_in_the_verdict() -> None:
-    killed = ended(2, attempt=0, made=9, death="killed by SIGKILL", status="", owner=owner_of(9))
-    ranks = [killed, *equal_ranks(attempt=1)]
-    assert row("verdict", ranks).startswith("healthy: 4 ranks")
-    assert any(line.startswith("  died ") for line in summary_lines(ranks, (), Screen(1000)))
-
-
 def test_forked_child_does_not_hide_the_death_of_its_rank(tmp_path: Path) -> None:
     """The child has the rank and the last step of its parent, has made no steps, and ends later."""
     ranks, spool = equal_ranks(), tmp_path / "a spool"

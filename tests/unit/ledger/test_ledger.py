@@ -142,8 +142,7 @@ def test_shutdown_counts_for_the_training_thread(take_over: bool) -> None:
             activities.begin_shutdown(take_over=take_over)
         done.set()
     assert ["shutdown" if take_over else "checkpoint.save"] == found
-    book = monitel.ledger()
-    assert book is not None
+    book = checks.ledger()
     assert ("shutdown", take_over) == (book.current, book.ignored)
 
 
@@ -151,8 +150,7 @@ def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatc
     """A process without /proc, or that has run for an hour before, has a ledger since the import."""
     monkeypatch.setattr(activities, "_HOUR_NS", 0)
     activities._open()
-    book = monitel.ledger()
-    assert book is not None
+    book = checks.ledger()
     assert ("import", True) == (book.origin, book.elapsed_ns < 10**9)
 
 
@@ -242,7 +240,6 @@ def test_parts_of_a_load(events: list[Any]) -> None:
         Event().wait(0.02)
     load.step = 3
     load.log()
-    (event,), book = events, monitel.ledger()
-    assert book is not None
+    (event,), book = events, checks.ledger()
     assert 3 == event.step
     assert 0.04 <= event.data["checkpoint.duration"] <= book.activities["checkpoint.load"] / 1e9
