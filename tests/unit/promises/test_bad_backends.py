@@ -186,7 +186,8 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
         (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
-        *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 307, 308)),
+        *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 308)),
+        (Answer(307, {"Location": "https://b:1/a/v1/logs"}), "'https://b:1/a'"),  # the address is that of all signals
         *((Answer(each, body=b"no tenant"), f"HTTP {each}: 'no tenant'") for each in (402, 421, 451, 507, 520)),
     ],
     "grpc": [
@@ -264,18 +265,34 @@ def test_what_is_not_http_is_a_failed_attempt(logs_to: LogsTo) -> None:
         assert 1 == len({request.partition(b"\r\n\r\n")[2] for request in peer.requests})
 
 
+def test_connection_that_is_closed_as_it_is_used_again_is_not_a_failure(logs_to: LogsTo, warned: Warned) -> None:
+    """As by a server that closes idle connections after the interval of exports."""
+
+    def behave(peer: Peer, connection: socket) -> None:
+        peer.read_request(connection)
+        peer.send(connection, hostile.OK_HEAD + b"Content-Length: 0\r\n\r\n")
+        peer.read_request(connection)
+
+    with Peer(behave) as peer:
+        pipeline = logs_to(peer.url, NEVER)
+        for _ in range(3):
+            assert emit(pipeline, "event")
+        assert ([], 3, 5) == (warned("retried"), logs(pipeline).delivered, len(peer.requests))
+
+
 def test_partial_success_is_counted_and_never_sent_again(backend: Inbox, start: Start, warned: Warned) -> None:
     """The text of the backend is logged; a number that cannot be is limited to what was sent."""
-    texts = ["attribute too long", "nonsense", "x" * 100_000]
-    backend.answer("logs", *(partial_success("logs", *each) for each in zip((2, 10**9, -3), texts, strict=True)))
+    texts = ["attribute too long", "nonsense", "prefer gzip", "x" * 100_000]
+    backend.answer("logs", *(partial_success("logs", *each) for each in zip((2, 10**9, 0, -3), texts, strict=True)))
     pipeline = start(backend)
-    for _ in range(3):
+    for _ in range(4):
         for _ in range(5):
             monitel.emit("event")
         assert not pipeline.force_flush(DEADLINE)
-    assert 3 == len(backend.of("logs"))
-    assert (8, {"partial_success": 7}) == outcome(pipeline)
+    assert 4 == len(backend.of("logs"))
+    assert (13, {"partial_success": 7}) == outcome(pipeline)
     assert 1 == len(warned("rejected 2 records: attribute too long"))
+    assert 1 == len(warned("accepted a request with a message: prefer gzip"))
     assert max(map(len, warned())) < 1000
 
 

@@ -368,6 +368,9 @@ class Sender:
         answer = self._transport.send(request, remaining)
         self.attempts += 1
         self.seconds.append(time.perf_counter() - began)
+        if answer.closed:  # the next one is on a new connection
+            self._unanswered = self._unanswered or not answer.answered
+            return self._attempt(request)
         return answer
 
     def _failed(self, answer: Answer) -> None:
@@ -400,6 +403,14 @@ class Sender:
         if answer.rejected:
             url = self._transport.url
             _log.warning("%s accepted a request but rejected %d records: %s", url, answer.rejected, answer.reason)
+        elif answer.reason:
+            warn_once(
+                _log,
+                "%s accepted a request with a message: %s",
+                self._transport.url,
+                answer.reason,
+                key=self._transport.url,
+            )
         outbox.has_accepted, self._is_hopeless = True, False
         if outbox.attempts:
             outbox.attempts += 1

@@ -61,6 +61,7 @@ class Answer:
     #: success), or of a rejected one if its text reports the number.
     rejected: int = 0
     answered: bool = True  #: False if no answer arrived, so that the backend may have accepted the request.
+    closed: bool = False  #: The backend has closed a connection that was idle, perhaps just then: try again at once.
 
 
 class FailedError(Exception):

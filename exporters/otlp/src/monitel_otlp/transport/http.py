@@ -14,6 +14,7 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from http.client import BadStatusLine, HTTPException, HTTPResponse, RemoteDisconnected
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -263,11 +264,12 @@ class HttpTransport(Transport):
         coding = "" if compression == "none" else f"Content-Encoding: {compression}\r\n"
         head = self._head.reveal() + f"{coding}Content-Length: {len(body)}\r\n\r\n".encode()
         wire, self._wire = self._wire, None  # it is not kept while it is used
-        is_sent: bool | None = None  # None: there is no connection
+        is_sent, is_new = None, True  # None: there is no connection
         try:
             if wire is not None and wire.is_stale():
                 wire.close()
                 wire = None
+            is_new = wire is None
             if wire is None:
                 wire = self._open(deadline)
             wire.begin(deadline)
@@ -283,7 +285,8 @@ class HttpTransport(Transport):
         except FailedError:
             raise
         except Exception as error:
-            return _failed(error, self._endpoint.address, self._proxy, is_sent=is_sent)
+            answer = _failed(error, self._endpoint.address, self._proxy, is_sent=is_sent)
+            return replace(answer, closed=isinstance(error, ConnectionError) and not is_new)
         finally:
             if wire is not None and self._wire is None:
                 wire.close()
@@ -375,7 +378,9 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     if status in _NO_RECEIVER:
         advice = endpoint.no_receiver(request.signal)
     elif status in _REDIRECTION:
-        advice = f"redirected{_public_location(str(response.headers.get('Location', '')))}"
+        # The address of all signals is a base URL, to which this is appended.
+        suffix = "" if request.signal.upper() in endpoint.sources["endpoint"] else f"/v1/{request.signal}"
+        advice = f"redirected{_public_location(str(response.headers.get('Location', '')), suffix)}"
     elif advice is None and status not in _OF_CONTENT:
         advice = text
     if advice is not None:
@@ -388,10 +393,10 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     return Answer(Consequence.FAILED if failed else Consequence.REJECTED, reason, rejected=rejected)
 
 
-def _public_location(location: str) -> str:
-    """Return the target of a redirection, without user, password and query."""
+def _public_location(location: str, suffix: str) -> str:
+    """Return the target of a redirection, without user, password, query and a suffix."""
     try:
-        shown = parse_address(location.partition("#")[0]).public
+        shown = parse_address(location.partition("#")[0]).public.removesuffix(suffix)
     except AddressError:
         return ", set its target as the endpoint"
     return f" to {shown!r}, set this address as the endpoint"
