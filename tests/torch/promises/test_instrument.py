@@ -153,7 +153,8 @@ def test_failures_are_events(monkeypatch: pytest.MonkeyPatch, events: list[monit
         "training.rank": 1,
         "training.step": 41,
     } == data
-    assert ("all_gather_object", "gloo") == tuple(found[3].data[f"collective.{key}"] for key in ("func_name", "backend"))
+    names = ("collective.func_name", "collective.backend")
+    assert ("all_gather_object", "gloo") == tuple(found[3].data[name] for name in names)
     messages = [event.data["exception.message"] for event in found[4:]]
     assert ["20 GiB", "a list", "no \\udcff of https://***@example.org"] == messages
     assert "secret" not in str([event.data for event in found])
