@@ -125,20 +125,15 @@ def test_threads_of_a_forked_child_share_one_account(receiver: Receiver, train: 
     """Threads that record the child's first items concurrently create one engine."""
     script = """\
 import threading
+from concurrent.futures import ThreadPoolExecutor
 monitel.emit("parent")
 sys.setswitchinterval(1e-6)
 for _ in range(5):
     if os.fork() == 0:
         barrier = threading.Barrier(4)
-        def emit():
-            barrier.wait()
-            for _ in range(5):
-                monitel.emit("child")
-        threads = [threading.Thread(target=emit) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(4) as pool:
+            for _ in range(4):
+                pool.submit(lambda: (barrier.wait(), [monitel.emit("child") for _ in range(5)]))
         assert pipeline.shutdown(10)
         found = pipeline.account()["logs"]
         assert (20, 20, 0, {}) == (found.recorded, found.delivered, found.folded, dict(found.dropped)), found

@@ -83,12 +83,6 @@ def wait_for_ledger(console: Console, at_least: float) -> float:
     return float(found["duration_seconds"])
 
 
-def rows(text: str) -> dict[str, int]:
-    """Return the percent of each row of a table; less than one percent is zero."""
-    found = re.findall(r"^(\S+) +(<?\d+) % ", text, re.MULTILINE)
-    return {name: int(percent.replace("<1", "0")) for name, percent in found if name != "total"}
-
-
 def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: Run, console: Console) -> None:
     """All attempts add up to the time from the first start to the last end; steps made again are ``repeated``."""
     began = time.time()
@@ -131,19 +125,14 @@ def test_killed_run_continues_with_its_time_down_and_its_steps_repeated(train: R
 def test_end_is_stored_and_printed_however_the_process_ends(
     run: Run, console: Console, tmp_path: Path, end: str, status: int
 ) -> None:
-    """Rank zero prints its ledger last, on one line, with the shares that the command shows; ``shutdown`` is in it."""
+    """Rank zero prints its ledger last, on one line; ``shutdown`` is in it. Shares: unit/promises/test_ledger.py."""
     ended = run(write_script(tmp_path, JOB + f"{end}\n"), 0, 5, 0.1, 0.5, env=RUN, returncode=status)
     (line,) = [each for each in ended.stderr.splitlines() if each.startswith("monitel ledger: ")]
     text = console("ledger", "--spool-dir", "spool").stdout
     assert f"\nstate       {'failed' if status > 0 else 'preempted'} at " in text
     assert {"startup", "data", "step", "shutdown"} == run_of(console, "run-7")["activities"].keys()
     shares = {name: int(percent) for name, percent in re.findall(r"[(,] ?(\S+) (\d+) %", line)}
-    assert 100 == sum(shares.values())
-    table = rows(text)
-    for each in (table, shares):
-        each.pop("shutdown", None)  # the line is printed some time after the ledger was stored
-    scale = sum(shares.values()) / sum(table[name] for name in shares)
-    assert {name: table[name] * scale for name in shares} == pytest.approx(shares, abs=5)
+    assert (100, True) == (sum(shares.values()), {"startup", "data", "step"} <= shares.keys())
     assert re.search(r"\d+ % of the time went into ", text.splitlines()[-1])
 
 

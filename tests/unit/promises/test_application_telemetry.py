@@ -78,16 +78,9 @@ def test_concurrent_first_uses_lose_nothing(receiver: Receiver, start: Start, mo
         make = getattr(application, name)
         monkeypatch.setattr(application, name, lambda *given, make=make: (pause.wait(0.2), make(*given))[1])
     with delivered_by(start()) as pipeline:
-
-        def record_one(name: str) -> None:
-            pipeline.meter_provider.get_meter(name).create_counter(name).add(1)
-            pipeline.logger_provider.get_logger(name).emit(body="text", event_name=name)
-            pipeline.tracer_provider.get_tracer(name).start_span(name).end()
-
-        names = ["one", "two", "three", "four"]
-        run_together(*(partial(record_one, name) for name in names))
-    assert [[1]] * 4 == [receiver.values(name) for name in names]
-    assert sorted(names) == sorted(receiver.record_names()) == sorted(span.name for span in receiver.spans())
+        run_together(*[partial(record, pipeline)] * 4)
+    found = receiver.values("counter"), receiver.record_names(), [span.name for span in receiver.spans()]
+    assert ([3 * 4], ["own"] * 4, ["request"] * 4) == found
 
 
 def test_exporter_made_during_shutdown_ends(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
