@@ -75,12 +75,17 @@ def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
         for value, step in enumerate([5, 5, 5, 5, 5, 5, 7, 15, 7, 8]):
             monitel.set_step(step)
             record_window("loss", [monitel.MEAN, monitel.COUNT, monitel.HISTOGRAM], value)
+        epoch = monitel.Stat("loss", [monitel.MEAN, monitel.COUNT, monitel.HISTOGRAM], 3600.0)
+        for step in (0, 8):
+            monitel.set_step(step)
+            epoch.add(10.0)
+        epoch.flush()
         assert installed.writer.flush(60)
-        assert 2 * 7 == installed.writer.replaced  # two windows, each of six scalars and a distribution
-    every = [*((5, each / 2) for each in range(6)), (7, 6.0), (15, 7.0), (7, 8.0), (8, 9.0)]
+        assert 3 * 7 == installed.writer.replaced  # three windows, each of six scalars and a distribution
+    every = [*((5, each / 2) for each in range(6)), (7, 6.0), (15, 7.0), (7, 8.0), (8, 9.0), (8, 10.0)]
     points, histograms = shown(tmp_path)["."], reader_of(tmp_path).Histograms("loss/histogram")
-    assert [(5, 2.5), (7, 8.0), (8, 9.0)] == points["loss/mean"]
-    assert [(5, 6.0), (7, 1.0), (8, 1.0)] == points["loss/count"]
+    assert [(5, 2.5), (7, 8.0), (8, 10.0)] == points["loss/mean"]
+    assert [(5, 6.0), (7, 1.0), (8, 2.0)] == points["loss/count"]
     assert (every, [step for step, _ in every]) == (read(tmp_path)["loss/mean"], [each.step for each in histograms])
     assert 1 == caplog.text.count("has step 7 after 15: TensorBoard hides points from it on")
 

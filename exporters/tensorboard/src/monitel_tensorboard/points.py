@@ -96,6 +96,7 @@ class Charts:
         key = window.name, window.definition.aggregations, typed_items(window.attributes)
         before: Window | None = self._latest.get(key)
         whole = before is not None and before.last_step == window.last_step is not None
+        whole = whole and window.first_step in {None, window.last_step}  # else the steps have begun again
         if before is not None and whole:
             window = before.merge(window)
         self._latest[key] = window
