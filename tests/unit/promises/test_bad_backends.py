@@ -43,18 +43,10 @@ def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     make_small(monkeypatch)
 
 
-LogsTo = Callable[[str, str], Pipeline]  # type of the fixture ``logs_to``
-
-
-@pytest.fixture
-def logs_to(start: Start, setenv: SetEnv) -> LogsTo:
-    """Return a function that starts a pipeline which sends logs alone: to a URL, with a deadline in seconds."""
-
-    def logs_to(url: str, timeout: str) -> Pipeline:
-        setenv(OTEL_EXPORTER_OTLP_TIMEOUT=timeout, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/v1/logs")
-        return start(endpoint=None)
-
-    return logs_to
+def logs_to(start: Start, setenv: SetEnv, url: str, timeout: str) -> Pipeline:
+    """Start a pipeline that sends logs alone: to a URL, with a deadline in seconds."""
+    setenv(OTEL_EXPORTER_OTLP_TIMEOUT=timeout, OTEL_EXPORTER_OTLP_LOGS_ENDPOINT=f"{url}/v1/logs")
+    return start(endpoint=None)
 
 
 def answers(backend: Inbox, answer: Callable[[list[str]], Answer | None]) -> None:
@@ -83,10 +75,12 @@ def handshakes_slowly(peer: Peer, connection: socket) -> None:
 
 
 @pytest.mark.parametrize("behave", [hostile.never_answers, hostile.drips_headers, handshakes_slowly])
-def test_attempt_ends_at_its_deadline(logs_to: LogsTo, behave: Behaviour) -> None:
+def test_attempt_ends_at_its_deadline(start: Start, setenv: SetEnv, behave: Behaviour) -> None:
     """Bytes that arrive do not prolong it. The request is kept, and sent again in a new connection."""
     with Peer(behave) as peer:
-        pipeline = logs_to(peer.url.replace("http", "https") if behave is handshakes_slowly else peer.url, SOON)
+        pipeline = logs_to(
+            start, setenv, peer.url.replace("http", "https") if behave is handshakes_slowly else peer.url, SOON
+        )
         assert not emit(pipeline, "event", seconds=0.0)
         wait_until(lambda: peer.connections > 1, "a second attempt")
         kept = logs(pipeline)
@@ -121,11 +115,11 @@ def test_call_over_grpc_ends_at_its_deadline(
     ],
 )
 def test_answer_without_an_end_is_not_read_to_its_end(
-    logs_to: LogsTo, behave: Behaviour, timeout: str, delivered: int
+    start: Start, setenv: SetEnv, behave: Behaviour, timeout: str, delivered: int
 ) -> None:
     """A success counts, whatever its body is; before its headers are complete the request is sent again."""
     with Peer(behave) as peer:
-        pipeline = logs_to(peer.url, timeout)
+        pipeline = logs_to(start, setenv, peer.url, timeout)
         monitel.emit("event")
         if delivered:
             assert pipeline.force_flush(DEADLINE)
@@ -248,7 +242,7 @@ def test_success_counts_whatever_its_body_is(backend: Inbox, start: Start) -> No
         assert (number, number) == (logs(pipeline).delivered, len(backend.of("logs")))
 
 
-def test_what_is_not_http_is_a_failed_attempt(logs_to: LogsTo) -> None:
+def test_what_is_not_http_is_a_failed_attempt(start: Start, setenv: SetEnv) -> None:
     """The request is kept, and sent again until an answer is HTTP."""
     many_headers = b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n"
     contents = [b"garbage\r\n\r\n", b"HTTP/1.1 abc\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46", b"", many_headers]
@@ -259,13 +253,15 @@ def test_what_is_not_http_is_a_failed_attempt(logs_to: LogsTo) -> None:
         peer.send(connection, contents[sent] if sent < len(contents) else hostile.OK_HEAD + b"\r\n")
 
     with Peer(behave) as peer:
-        pipeline = logs_to(peer.url, NEVER)
+        pipeline = logs_to(start, setenv, peer.url, NEVER)
         assert emit(pipeline, "event")
         assert (6, 1) == (len(peer.requests), logs(pipeline).delivered)
         assert 1 == len({request.partition(b"\r\n\r\n")[2] for request in peer.requests})
 
 
-def test_connection_that_is_closed_as_it_is_used_again_is_not_a_failure(logs_to: LogsTo, warned: Warned) -> None:
+def test_connection_that_is_closed_as_it_is_used_again_is_not_a_failure(
+    start: Start, setenv: SetEnv, warned: Warned
+) -> None:
     """As by a server that closes idle connections after the interval of exports."""
 
     def behave(peer: Peer, connection: socket) -> None:
@@ -274,7 +270,7 @@ def test_connection_that_is_closed_as_it_is_used_again_is_not_a_failure(logs_to:
         peer.read_request(connection)
 
     with Peer(behave) as peer:
-        pipeline = logs_to(peer.url, NEVER)
+        pipeline = logs_to(start, setenv, peer.url, NEVER)
         for _ in range(3):
             assert emit(pipeline, "event")
         assert ([], 3, 5) == (warned("retried"), logs(pipeline).delivered, len(peer.requests))
