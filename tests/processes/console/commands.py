@@ -41,7 +41,6 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """The lines of ``monitel run``, as one."""
         return " ".join(self.summary.split())
 
 
@@ -58,7 +57,6 @@ def split(stderr: str) -> tuple[str, str]:
 
 
 def record(script: str, *options: str, arguments: Sequence[str] = (), **env: str) -> Outcome:
-    """Run a script with ``monitel run`` and these options, with arguments and further variables."""
     Path("train.py").write_text(script)
     return outcome([*RUN[:-1], *options, "--", sys.executable, "train.py", *arguments], env={**os.environ, **env})
 
@@ -79,7 +77,6 @@ def check_same(command: Sequence[str], stdin: str = "", **options: Any) -> Outco
 
 
 def running(*command: str, **env: str) -> AbstractContextManager[Process]:
-    """Start a command with ``monitel run``, with further variables."""
     return started(Path.cwd(), *RUN[1:], *command, env=env, fresh=True)
 
 

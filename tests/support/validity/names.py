@@ -108,7 +108,6 @@ def prometheus_names(metric: Any) -> list[str]:
 
 
 def stored_names(messages: Iterable[Any]) -> set[str]:
-    """Return the names under which Prometheus stores the metrics of requests."""
     scopes = [scope for each in messages for resource in each.resource_metrics for scope in resource.scope_metrics]
     return {name for scope in scopes for metric in scope.metrics for name in prometheus_names(metric)}
 

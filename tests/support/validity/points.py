@@ -63,6 +63,5 @@ def _check_number(kind: str, data: Any, point: Any, path: str, findings: Finding
 
 
 def number_of(point: Any) -> float:
-    """Return the value of a point of a gauge or sum; 0 if it has none."""
     kind = point.WhichOneof("value")
     return getattr(point, kind) if kind else 0

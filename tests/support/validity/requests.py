@@ -51,7 +51,6 @@ def violations(requests: Iterable[tuple[str, Any]], *, distro: bool = True, undi
 def assert_valid(
     requests: Iterable[tuple[str, Any]], *, distro: bool = True, undisturbed: bool = True, broken: Collection[str] = ()
 ) -> None:
-    """Fail with a list of violations, if there are any except for the rules in ``broken``."""
     assert set(broken) <= set(RULES), broken
     found = [each for each in violations(requests, distro=distro, undisturbed=undisturbed) if each.rule not in broken]
     shown = [str(each) for each in found[:_SHOWN]]

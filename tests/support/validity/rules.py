@@ -93,6 +93,5 @@ class Findings:
         self.found.append(Finding(rule, path, str(value)))
 
     def check(self, holds: object, rule: str, path: str, value: object = "") -> None:
-        """Add a violation unless ``holds`` is true."""
         if not holds:
             self.add(rule, path, value)

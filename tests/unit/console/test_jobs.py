@@ -11,7 +11,7 @@ from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.period import Looks, over_a_period
 from monitel.console.verdict import Verdict
 from monitel.runs.history import RunTime
-from monitel.runs.process import JobName, Process, State, Total
+from monitel.runs.process import JobName, Process, State
 from monitel.training.activities import Stage
 
 
@@ -114,26 +114,6 @@ def test_times_of_the_device_count_if_all_ranks_have_them() -> None:
     assert (2, "data") == (verdict.rank, verdict.stage)
 
 
-def test_pipelines_of_one_process_are_added_up() -> None:
-    """The totals of series begin again with each pipeline; counters, steps and the ledger do not."""
-    first = ended(
-        1, seen_ns=S, made=50, first_step=1, step=50, stages=totals({"data": 10}, cycles=50),
-        step_time=Total(49, 4.9), activities={"step": 5},
-    )  # fmt: skip
-    second = ended(
-        seen_ns=2 * S, made=200, step=200, stages=totals({"data": 30}, cycles=150),
-        step_time=Total(150, 15.1), activities={"step": 20}, status="failed",
-    )  # fmt: skip
-    process = second.after(first)
-    assert (200, 200, Total(199, 20.0), {"step": 20}, "failed", 1, 1) == (
-        *(process.made, process.step, process.step_time, process.activities, process.status),
-        *(process.rank, process.first_step),
-    )
-    [stage] = process.stages.values()
-    assert 200 == stage.count
-    assert pytest.approx(50 * 0.01 + 150 * 0.03) == stage.sum
-
-
 def test_ledger_is_that_of_the_run() -> None:
     """Rank zero has it over all attempts. Without rank zero it is that of the first rank on this machine."""
     whole = RunTime("run-7", {"step": 3 * S, "down": S}, 2, 4 * S)
@@ -170,7 +150,6 @@ def test_period_has_twenty_steps(steps: int, seconds: int, kind: str) -> None:
 
 
 def still(**changes: Any) -> Process:
-    """Return a process that stands still for 100 seconds."""
     return alive(None, made=100, step_p50=0.5, step_age_ns=100 * S, activities={"step": 90 * S}, **changes)
 
 

@@ -71,7 +71,6 @@ class Page(HTMLParser):
         return [str(found[attribute]) for tag, found in self.elements if tag == of and attribute in found]
 
     def after(self, title: str) -> str:
-        """The text of the section with a title."""
         return next(text.removeprefix(title) for text in self.texts("section") if text.startswith(title))
 
 

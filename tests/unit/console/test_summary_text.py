@@ -242,18 +242,29 @@ def test_damaged_reports_do_not_hide_the_others(tmp_path: Path) -> None:
     print_summary(tmp_path / "missing", io.StringIO())
 
 
-def test_items_of_an_earlier_pipeline_of_a_process_are_in_the_summary(tmp_path: Path) -> None:
+def test_pipelines_of_one_process_are_added_up(tmp_path: Path) -> None:
+    """The totals of series and the items begin again with each pipeline; counters, steps and the ledger do not."""
     (spool := tmp_path / "first").mkdir()
-    first = Account(110, delivered=70, on_disk=10, dropped={"queue_full": 30})
-    for seen, path, account in ((1, spool, first), (2, tmp_path / "second", Account(100, delivered=100))):
-        write_end(tmp_path, ended(seen_ns=seen, spool=str(path), accounts={"metrics": account}))
-    processes, _ = read_ends(tmp_path)
-    lines = [line.strip() for line in summary_lines(processes, (), Screen(1000))[1:]]
+    first: dict[str, Any] = {"made": 50, "step": 50, "step_time": Total(49, 4.9), "activities": {"step": 5}}
+    last: dict[str, Any] = {"made": 200, "step": 200, "step_time": Total(150, 15.1), "activities": {"step": 20}}
+    accounts = {"metrics": Account(110, delivered=70, on_disk=10, dropped={"queue_full": 30})}
+    stages = totals({"data": 10}, cycles=50)
+    write_end(tmp_path, ended(1, seen_ns=1, spool=str(spool), accounts=accounts, stages=stages, first_step=1, **first))
+    last |= {"owner": owner_of(101), "pid": 101, "status": "failed"}  # of an unknown rank
+    accounts, stages = {"metrics": Account(100, delivered=100)}, totals({"data": 30}, cycles=150)
+    write_end(tmp_path, ended(seen_ns=2, spool="/second", accounts=accounts, stages=stages, **last))
+    ([process], _) = read_ends(tmp_path)
+    expected = {**last, "rank": 1, "first_step": 1, "step_time": Total(199, 20.0)}
+    assert expected == {name: getattr(process, name) for name in expected}
+    [stage] = process.stages.values()
+    assert 200 == stage.count
+    assert pytest.approx(50 * 0.01 + 150 * 0.03) == stage.sum
+    lines = [line.strip() for line in summary_lines([process], (), Screen(1000))]
     assert [
         "exported  170 windows and numbers, 0 events",
         f"on disk   10 items, deliver with: monitel replay {tmp_path} --endpoint http://HOST:4318",
         "lost      30 items (queue_full 30)",
-    ] == lines
+    ] == lines[-3:]
 
 
 def test_report_has_ranks_that_end_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

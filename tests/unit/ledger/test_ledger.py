@@ -144,6 +144,8 @@ def test_shutdown_counts_for_the_training_thread(take_over: bool) -> None:
     assert ["shutdown" if take_over else "checkpoint.save"] == found
     book = checks.ledger()
     assert ("shutdown", take_over) == (book.current, book.ignored)
+    with monitel.activity("checkpoint.save"):
+        assert ("checkpoint.save" if take_over else "shutdown") == activities.position()[1]
 
 
 def test_start_that_cannot_be_read_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
