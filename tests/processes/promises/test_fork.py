@@ -71,6 +71,26 @@ sys.exit(os.wait()[1])
     assert [[2], [1, 1]] == sorted(counts(receiver).values(), key=len)
 
 
+def test_child_delivers_what_a_killed_one_has_left(receiver: Receiver, train: Run) -> None:
+    """A server that lives for months replaces its children, and their records take memory."""
+    children = """\
+from pathlib import Path
+if not (first := os.fork()):
+    monitel.emit("left")
+    os.kill(os.getpid(), 9)
+os.waitpid(first, 0)
+if not os.fork():
+    monitel.emit("next")
+    places = Path(os.environ["MONITEL_BLACK_BOX_DIR"]), Path("spool")
+    while any(each for place in places for each in place.glob(f"*-{first}-*")):
+        time.sleep(0.01)
+    sys.exit()
+sys.exit(os.wait()[1])
+"""
+    train(BEGIN + children, receiver.url)
+    assert {"left": 1, "process.died": 1, "next": 1}.items() <= Counter(receiver.record_names()).items()
+
+
 @pytest.mark.parametrize("leave", ["sys.exit()", "pass", "os._exit(not pipeline.shutdown())"])
 def test_child_exports_its_items(receiver: Receiver, train: Run, leave: str) -> None:
     """Its totals and traces are its own, and it is another instance; the parent exports the parent's items once."""

@@ -468,7 +468,7 @@ def test_run_of_a_notebook_begins_with_its_start(train: Run, before: str) -> Non
     """In another program it begins with the process."""
     for number, session in enumerate(["", "sys.ps1 = '>>> '\n"], start=1):
         ended = train(
-            before + session + "from datetime import datetime\nprint(datetime.utcnow().isoformat())\n" + TRAIN
+            before + session + "from datetime import datetime as at\nprint(at.utcnow().isoformat())\n" + TRAIN
         )
         (began,) = (each["started"] for each in stored_runs() if each["run"] == folder(number).name)
         assert bool(session) == (began > ended.stdout), (began, ended.stdout)

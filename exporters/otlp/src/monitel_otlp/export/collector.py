@@ -158,12 +158,13 @@ def _last_entries(dead: Dead, record: Record, death: Death | None) -> dict[str, 
     return {name: values for name, values in found.items() if name not in record.off}
 
 
-def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stopped: Event) -> None:
-    """Collect the records of killed processes, and then deliver records, oldest first, in a background thread.
+def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stopped: Event, *, earlier: bool) -> None:
+    """Collect the records of killed processes, and then deliver them, oldest first, in a background thread.
 
-    Delivered are those with the mark of the endpoints of this pipeline, after its backend has ``accepted`` a request. A
-    record that is in use, that cannot be read or that is not accepted at the first attempt stays. The items are not
-    part of the account of this process.
+    With ``earlier`` those of all processes that have ended, which costs a look at each spool. Delivered are those with
+    the mark of the endpoints of this pipeline, after its backend has ``accepted`` a request. A record that is in use,
+    that cannot be read or that is not accepted at the first attempt stays. The items are not part of the account of
+    this process.
 
     To stop it after the box or the request that is being processed, set ``stopped``, and then ``accepted``.
     """
@@ -180,7 +181,9 @@ def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stoppe
             _log.info("what a killed process has left is now in %s", path)
         if settings.mark:
             accepted.wait()
-            found = {name: folder / name for folder in filter(None, (root, spool_root)) for name in records(folder)}
+            found = {each.name: each for each in collected.records}
+            if earlier:
+                found = {name: folder / name for folder in filter(None, (root, spool_root)) for name in records(folder)}
             found.pop(own_name, None)  # a record with a spool folder is found there
             deliver_marked(found.values(), settings, root, stopped)
 

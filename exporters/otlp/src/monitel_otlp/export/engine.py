@@ -65,8 +65,8 @@ _newest_ns: dict[Any, int] = {}  # time after the newest point of each resource 
 class Engine:
     """Records windows, events and ranges from any thread, and delivers them in background threads.
 
-    With ``leftovers`` it collects what killed processes have left, and delivers what earlier processes have left for
-    the same endpoints.
+    It collects what killed processes have left, and delivers it; with ``leftovers`` also what earlier processes have
+    left for the same endpoints.
     """
 
     def __init__(
@@ -128,8 +128,7 @@ class Engine:
         self.application.start()
         for sender in self._senders.values():
             sender.worker.start()
-        if leftovers:
-            deliver_leftovers(settings, self.box.name, self._accepted, self._stopped)
+        deliver_leftovers(settings, self.box.name, self._accepted, self._stopped, earlier=leftovers)
 
     def _make_senders(self) -> dict[str, Sender]:
         """Make a sender for each signal with an endpoint. What is not off goes to the spool folder without one."""
