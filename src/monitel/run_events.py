@@ -305,7 +305,7 @@ def last_exception() -> tuple[str, str, str] | None:
 
 def _described(error: BaseException | None) -> tuple[str, str, str] | None:
     """Return an exception for :func:`last_exception`; None if it is not a failure."""
-    if (kind := error_type(type(error))) is None or error is None:
+    if (kind := error_type(type(error), BaseException)) is None or error is None:
         return None
     try:
         message = str(error).strip()

@@ -85,12 +85,13 @@ class _Ignored:
 ignored = _Ignored()
 
 
-def error_type(kind: object) -> str | None:
+def error_type(kind: object, base: type[BaseException] = Exception) -> str | None:
     """Return the name of an Exception class, with its module unless it is built in; None for any other object.
 
-    KeyboardInterrupt, SystemExit and asyncio's CancelledError end a block on purpose, as for OpenTelemetry.
+    KeyboardInterrupt, SystemExit and asyncio's CancelledError end a block on purpose, as for OpenTelemetry. The last
+    one is a failure if it ends a program: ``base`` is BaseException then.
     """
-    if not isinstance(kind, type) or not issubclass(kind, Exception):
+    if not isinstance(kind, type) or not issubclass(kind, base) or issubclass(kind, (KeyboardInterrupt, SystemExit)):
         return None
     module = kind.__module__
     return kind.__qualname__ if module == "builtins" or not isinstance(module, str) else f"{module}.{kind.__qualname__}"

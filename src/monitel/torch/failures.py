@@ -105,7 +105,7 @@ class _CollectiveHandler(logging.Handler):
 
 
 def _report(error: BaseException, severity: Severity) -> None:
-    kind = error_type(type(error))
+    kind = error_type(type(error), BaseException)
     if kind is None:
         return  # such as KeyboardInterrupt: the user asked for it
     texts = {

@@ -62,6 +62,11 @@ def test_exit_status_that_only_the_parent_knows_is_that_of_the_run(console: Cons
     assert "failed" == found["state"]
 
 
+def test_exception_that_is_not_an_error_is_named_if_it_ends_the_program() -> None:
+    ended = record("import asyncio, monitel\nmonitel.set_step(1)\nraise asyncio.CancelledError('why')\n")
+    assert re.search(r"failed at step 1: asyncio\S*CancelledError: why \(\S*train.py:3\)", ended.words)
+
+
 def test_printed_commands_work(receiver: Receiver) -> None:
     """In any folder: ``autopsy`` shows the killed process, and ``replay`` delivers everything that is on disk."""
     summary = run(
