@@ -3,7 +3,6 @@
 import os
 import signal
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
@@ -100,7 +99,4 @@ def test_signal_of_the_command_to_its_parent_does_not_come_back() -> None:
 def test_parent_that_ignores_the_end_of_children() -> None:
     """An ignored SIGCHLD, which discards statuses, is not inherited."""
     script = "trap '' CHLD; \"$@\" sh -c 'exit 8'; echo $?"
-    ended = subprocess.run(
-        ["bash", "-c", script, "bash", *RUN], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert "8\n" == ended.stdout
+    assert "8\n" == outcome(["bash", "-c", script, "bash", *RUN]).stdout

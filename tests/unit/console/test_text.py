@@ -3,6 +3,8 @@
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.commands import Program
@@ -68,14 +70,6 @@ def test_command_that_delivers_names_the_endpoint(variables: dict[str, str], exp
     assert f"monitel replay '/my runs'{expected}" == replay_command("/my runs", environment)
 
 
-class Terminal(StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return 1
-
-
 @pytest.mark.parametrize(
     ("columns", "given", "expected"),
     [(0, "", (80, UNLIMITED)), (0, "60", (59, 59)), (200, "", (80, 199)), (40, "", (39, 39)), (200, "60", (59, 59))],
@@ -86,7 +80,8 @@ def test_tables_have_all_columns_of_a_terminal_and_are_not_cut_in_a_file(
     """Texts have 80 columns at most. ``COLUMNS`` comes before the terminal."""
     monkeypatch.setattr(os, "get_terminal_size", lambda _: os.terminal_size((columns, 24)))
     monkeypatch.setenv("COLUMNS", given)
-    screen = Screen.of(Terminal() if columns else StringIO())
+    terminal: Any = SimpleNamespace(isatty=lambda: True, fileno=lambda: 1)
+    screen = Screen.of(terminal if columns else StringIO())
     assert expected == (screen.width, screen.columns)
 
 
