@@ -329,7 +329,7 @@ def test_doctor_prints_each_value_with_its_source(receiver: Receiver, program: P
 def test_doctor_reports_wrong_variables(receiver: Receiver, program: Program) -> None:
     """As problems, not as warnings in the log; the defaults are shown."""
     env = {"OTEL_EXPORTER_OTLP_TIMEOUT": "soon", "MONITEL_RANKS": "one", "OTEL_SDK_DISABLED": "true"}
-    env |= {TEMPORALITY: "sometimes"}
+    env |= {TEMPORALITY: "sometimes", "OTEL_EXPORTER_OTLP_CLIENT_KEY": "key.pem"}
     printed = program("doctor", "--endpoint", receiver.url, env={"OTEL_SDK_DISABLED": "1"})
     problem = "OTEL_SDK_DISABLED: expected true or false, got '1'; telemetry is not disabled"
     assert (problem, "") == (printed.sections()["all signals"]["problem"], printed.stderr)
@@ -338,6 +338,7 @@ def test_doctor_reports_wrong_variables(receiver: Receiver, program: Program) ->
         "OTEL_SDK_DISABLED=true: configure() records and sends nothing",
         "MONITEL_RANKS: expected all or zero, got 'one'; using 'all'",
         "OTEL_EXPORTER_OTLP_TIMEOUT: expected a positive number of seconds, got 'soon'; using 10 s",
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY: it has no effect without OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE",
         f"{TEMPORALITY}: expected cumulative or delta or lowmemory, got 'sometimes'; using cumulative",
     ] == printed.sections()["all signals"]["problem"].splitlines()
     assert ("10 s  (default)", "") == (printed.sections()["logs"]["timeout"], printed.stderr)
@@ -443,8 +444,9 @@ def test_doctor_explains_why_there_is_no_connection(
 
 def test_doctor_explains_a_missing_proxy(receiver: Receiver, program: Program) -> None:
     env = {"HTTP_PROXY": refusing_url(), "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": receiver.url}
-    advice = program("doctor", env=env, status=1).sections()["logs"]["advice"]
-    assert "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY" in advice
+    rows = program("doctor", env=env, status=1).sections()["logs"]
+    assert "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY" in rows["advice"]
+    assert f"{env['HTTP_PROXY']}  (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY)" == rows["proxy"]
 
 
 def test_doctor_does_not_wait_for_long(receiver: Receiver, program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

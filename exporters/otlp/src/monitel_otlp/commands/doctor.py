@@ -88,14 +88,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
     accepted = [signal for signal, (answer, _) in attempts.items() if answer.consequence is Consequence.DELIVERED]
     for signal in SIGNALS:
         show(signal)
-        if signal in settings.endpoints and signal not in settings.off:
-            _show(settings.endpoints[signal])
         if signal in settings.off:
             _row("result", "off: nothing is recorded", f"OTEL_{signal.upper()}_EXPORTER=none")
-        elif signal not in attempts:
-            _row("result", "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it")
-        if signal not in attempts:
             continue
+        if signal not in attempts:
+            _row("result", "offline: telemetry is kept on disk; set OTEL_EXPORTER_OTLP_ENDPOINT to send it")
+            continue
+        _show(settings.endpoints[signal], transports[signal])
         answer, seconds = attempts[signal]
         _row("result", "accepted" if signal in accepted else f"FAILED: {answer.reason}", f"{seconds * 1000:.0f} ms")
         if advice := _advice(signal, answer, accepted):
@@ -130,7 +129,7 @@ def _advice(signal: str, answer: Answer, accepted: list[str]) -> str | None:
     return next((words for seen, words in _ADVICE.items() if re.search(seen, answer.reason)), None)
 
 
-def _show(endpoint: Endpoint) -> None:
+def _show(endpoint: Endpoint, transport: Transport) -> None:
     shown = {
         "endpoint": endpoint.address.public,
         "protocol": endpoint.protocol,
@@ -143,6 +142,8 @@ def _show(endpoint: Endpoint) -> None:
     for name, path in endpoint.certificates._asdict().items():
         if path is not None:
             _row(name.replace("_", " "), path, endpoint.sources[name])
+    if transport.proxy is not None:
+        _row("proxy", transport.proxy.public, "HTTPS_PROXY, HTTP_PROXY or ALL_PROXY")
 
 
 def _show_common(settings: Settings, folder: Path | None) -> bool:

@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsPartialSuccess, ExportLogsServiceResponse
 
 import monitel
-from monitel_otlp.config.endpoint import Endpoint
+from monitel_otlp.config.endpoint import Address, Endpoint
 
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
@@ -76,6 +76,7 @@ class Transport(ABC):
     def __init__(self, endpoint: Endpoint) -> None:
         self.url = endpoint.address.public  # for log messages
         self.host = endpoint.address.netloc
+        self.proxy: Address | None = None  # over HTTP
         self._endpoint = endpoint
 
     def send(self, request: Request, timeout: float | None = None) -> Answer:

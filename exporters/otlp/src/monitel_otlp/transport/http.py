@@ -241,14 +241,13 @@ class HttpTransport(Transport):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._wire: Wire | None = None
-        self._proxy: Address | None = None
         self._problem = ""  # that configure() must not fail with
         try:
-            self._proxy = _proxy_of(endpoint.address)
+            self.proxy = _proxy_of(endpoint.address)
         except Exception as error:  # it may be raised in requests
             why = str(error) if isinstance(error, AddressError) else describe(error)
             self._problem = f"the proxy's address (check HTTPS_PROXY, HTTP_PROXY, ALL_PROXY) cannot be used: {why}"
-        self._head = Secret(_head(endpoint, self._proxy))
+        self._head = Secret(_head(endpoint, self.proxy))
 
     def close(self) -> None:
         wire, self._wire = self._wire, None
@@ -285,14 +284,14 @@ class HttpTransport(Transport):
         except FailedError:
             raise
         except Exception as error:
-            answer = _failed(error, self._endpoint.address, self._proxy, is_sent=is_sent)
+            answer = _failed(error, self._endpoint.address, self.proxy, is_sent=is_sent)
             return replace(answer, closed=isinstance(error, ConnectionError) and not is_new)
         finally:
             if wire is not None and self._wire is None:
                 wire.close()
 
     def _open(self, deadline: float) -> Wire:
-        address, proxy, certificates = self._endpoint.address, self._proxy, self._endpoint.certificates
+        address, proxy, certificates = self._endpoint.address, self.proxy, self._endpoint.certificates
         bundles = os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")
         first = proxy or address
         wire = _connect(first, deadline)
