@@ -79,6 +79,11 @@ class Room:
         self._not_before_s = time.monotonic() + _RETRY_S
 
     @property
+    def is_large(self) -> bool:
+        """True if each journal may have large segments; else a spare one would take the room of another journal."""
+        return self._limit >= 16 * _LARGE
+
+    @property
     def is_short(self) -> bool:
         """True if segments should be moved to the disk at once."""
         return self.memory > 0 or self.used > self._limit // 2
@@ -212,7 +217,8 @@ class Journal:
         return new
 
     def _make_in_box(self, least: int = 0) -> Segment | None:
-        box, usual = self.room.box, _LARGE if self.segments and self.reader != "nobody" else _SMALL
+        is_large = self.segments and self.reader != "nobody" and self.room.is_large
+        box, usual = self.room.box, _LARGE if is_large else _SMALL
         size = next((each for each in (max(usual, least), max(_SMALL, least)) if self.room.claim(each)), 0)
         if box is None or not size:
             return None

@@ -17,7 +17,7 @@ from monitel.blackbox import disk, folder, journal
 from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, FolderError, make_folder, open_root
 from monitel.blackbox.journal import BOX, DISK, MEMORY, Journal, Room
-from monitel.blackbox.record import EVENT, Item, Names, SlotFile, pack_file, read_names, read_slots
+from monitel.blackbox.record import EVENT, JOURNALS, Item, Names, SlotFile, pack_file, read_names, read_slots
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")
 
@@ -166,6 +166,19 @@ def test_refusal_for_size_is_not_a_failure(box: Folder, monkeypatch: pytest.Monk
 
 
 # ---- limits
+
+
+def test_small_box_has_room_for_all_journals(box: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five of them, with the shared memory of a container in small: spare segments do not take it all."""
+    monkeypatch.setattr(journal, "_LARGE", 4 * SEGMENT)
+    monkeypatch.setattr(Folder, "space", lambda _: os.statvfs_result((SEGMENT, SEGMENT, 1000, 1000, 1000, *[0] * 5)))
+    room = Room()
+    room.box = box
+    for name in JOURNALS:
+        made = Journal(name, room)
+        add(made, "a")
+        made.prepare()
+    assert (0, "") == (room.memory, room.problem)
 
 
 def test_segment_that_the_snapshot_refers_to_is_not_dropped(box: Folder) -> None:
