@@ -51,6 +51,22 @@ def test_number_that_arrives_late_has_a_later_time(receiver: Receiver, start: St
     assert [late.time_ns, clock.time_ns(), clock.time_ns() + MILLISECOND_NS] == [point.time_ns for point in points]
 
 
+def test_numbers_behind_a_clock_that_was_set_back_have_all_a_point(
+    receiver: Receiver, start: Start, clock: ManualClock
+) -> None:
+    """They follow the last point each millisecond; those of one millisecond are one."""
+    with delivered_by(start()) as pipeline:
+        monitel.log({"loss": 0.0})
+        last_ns = clock.time_ns()
+        assert pipeline.force_flush(DEADLINE)
+        clock.set_wall_clock(-3600)
+        for value in (1.0, 2.0, 3.0, 3.5):
+            monitel.log({"loss": value})
+            clock.advance(1.0 if value < 3 else 0.0)
+    found = [(each.value, each.time_ns - last_ns) for each in receiver.points("loss")]
+    assert [(0.0, 0), *((value, after * MILLISECOND_NS) for value, after in ((1.0, 1), (2.0, 2), (3.5, 3)))] == found
+
+
 def test_value_that_cannot_be_encoded_is_counted(receiver: Receiver, start: Start) -> None:
     """An earlier handler may have changed the Event."""
     pipeline = start()

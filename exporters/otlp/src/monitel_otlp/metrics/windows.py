@@ -140,14 +140,20 @@ def _delta_start_ns(total: Total, measured: Measurement) -> int:
 def _ascending(found: list[Measurement], earliest_ns: int) -> list[Measurement]:
     """Return what was measured of a series, sorted by time, all at ``earliest_ns`` or later, and at least 1 ms apart.
 
-    What is closer is merged. Two threads may have closed two windows of a series in the wrong order.
+    What was closer is merged; what is late, because the clock was set back, follows the last point each millisecond.
+    Two threads may have closed two windows of a series in the wrong order.
     """
     if len(found) == 1 and found[0].window.end_ns >= earliest_ns:
         return found
     merged: list[Measurement] = []
+    own_ns = 0  # the time of the last one of them before it was moved
     for each in sorted(found, key=lambda each: each.window.end_ns):
-        at = each.at(max(each.window.end_ns, earliest_ns))
-        if merged and at.window.end_ns < merged[-1].window.end_ns + MILLISECOND_NS:
-            at = merged.pop().merge(at)
+        end_ns = each.window.end_ns
+        if merged and end_ns < own_ns + MILLISECOND_NS:
+            at = merged.pop().merge(each.at(max(end_ns, earliest_ns - MILLISECOND_NS)))
+            own_ns = own_ns if each.is_number else end_ns
+        else:
+            at, own_ns = each.at(max(end_ns, earliest_ns)), end_ns
+        earliest_ns = at.window.end_ns + MILLISECOND_NS
         merged.append(at)
     return merged
