@@ -37,6 +37,7 @@ from monitel.blackbox.record import (
 )
 from monitel.stats.window import OpenWindow, decode, key
 
+_LEFT_OUT = -1  # kind of an item that is only counted
 _LARGEST_STACKS = 256 << 10  # bytes
 
 
@@ -247,8 +248,8 @@ def read_record(
 ) -> Record:
     """Read a record, whether its process has ended or runs: its box, its spool folder, or both.
 
-    Most events other than those of the given names are left out, which is faster. A record with other values raises a
-    :class:`RecordError`, one of another version a :class:`FolderError`.
+    Most events other than those of the given names are only counted, which is faster. A record with other values raises
+    a :class:`RecordError`, one of another version a :class:`FolderError`.
     """
     folders = [each for each in given if each is not None]
     folder = folders[0]
@@ -314,5 +315,5 @@ def _items(folders: Sequence[Folder], journal: str, after: int, events: Collecti
             last, value = part.number + part.items - 1, content[part.begin : part.end]
             if last > after:
                 after = last
-                if not wanted or any(name in value for name in wanted):
-                    yield Item(part.number, part.items, part.kind, load(value))
+                is_wanted = not wanted or any(name in value for name in wanted)
+                yield Item(part.number, part.items, *((part.kind, load(value)) if is_wanted else (_LEFT_OUT, None)))

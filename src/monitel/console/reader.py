@@ -225,9 +225,9 @@ def request_stacks(boxes: Sequence[Path]) -> dict[Path, str]:
 # ---- deaths and ends in spools
 
 
-def deaths_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
+def deaths_below(root: Path, problems: list[str]) -> list[Process]:
     """Return the processes that died, by the events in the spools below a folder, as :func:`ends_below` does."""
-    return [each for each in with_pool_workers_completed(ends_below(root, problems, journals)) if each.has_died]
+    return [each for each in with_pool_workers_completed(ends_below(root, problems)) if each.has_died]
 
 
 def deaths_beside(processes: Sequence[Process]) -> list[Process]:
@@ -246,7 +246,7 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
     }
     roots = {Path(path).parent for of in jobs.values() for each in of for path in (each.spool, each.box) if path}
     died: list[Process] = []
-    within(_SPOOL_PATIENCE_S, lambda: died.extend(each for root in roots for each in deaths_below(root, [], ["logs"])))
+    within(_SPOOL_PATIENCE_S, lambda: died.extend(each for root in roots for each in deaths_below(root, [])))
     known = {(each.job, each.attempt or 0, each.rank) for each in processes}
     found = {}
     for each in sorted(died, key=lambda each: each.seen_ns):
@@ -260,7 +260,7 @@ def deaths_beside(processes: Sequence[Process]) -> list[Process]:
 def ends_below(root: Path, problems: list[str], journals: Sequence[str] = JOURNALS) -> list[Process]:
     """Return the processes of all events about an end in the spools below a folder, in the order of their folders.
 
-    The folder may be missing. The journal ``logs`` has the events; the others show what else is left.
+    The folder may be missing. The journal ``logs`` has the events; all of them show what is left.
     """
     try:
         found = find_spools(root)

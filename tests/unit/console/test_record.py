@@ -71,6 +71,7 @@ def test_exit_without_a_shutdown_has_one_verdict(process: Recorded, own_boxes: P
     (by_event,) = jobs_of(deaths_below(own_boxes / KILLED, []))
     assert [by_parent.verdict.kind] * 2 == [by_event.verdict.kind, "healthy"]
     (found,) = by_event.processes
+    assert 5 == found.undelivered["items"]  # a window, a number, its event, another one, and that of the death
     assert (State.ENDED, "ended with exit code 0 without a shutdown") == (found.state, found.death)
     dead.move()
     dead.close()
