@@ -9,7 +9,10 @@ import sys
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command of ``monitel``, and return the exit status."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules are imported prints no traceback
     if arguments[:1] == ["run"]:
         return run(arguments[1:])
     from monitel.console.main import main  # late: `run` need not wait for it

@@ -48,7 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         add(commands)
     if name not in commands.choices and (close := get_close_matches(name, commands.choices)):
         parser.error(f"there is no command {name!r}: did you mean {close[0]!r}?")
-    parsed = parser.parse_args(arguments)
+    if not arguments:
+        parser.error(f"give a command: {', '.join(commands.choices)}")
+    parsed, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands.choices.get(name, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # since the start of the program
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with suppress(AttributeError, OSError):  # it is closed, text in memory, or another file than at the start
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:

@@ -36,6 +36,25 @@ def test_interrupted_replay_continues_where_it_was(receiver: Receiver, train: Ru
     assert [0, 1, 2, 3, 4] == receiver.numbers("event")
 
 
+#: Presses Ctrl-C while the command is imported.
+EARLY = """\
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "monitel.console.main":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["monitel", "runs"]
+from monitel_run.__main__ import main
+main()
+"""
+
+
+def test_command_that_is_interrupted_at_once_prints_nothing(run: Run) -> None:
+    ended = run("-c", EARLY, returncode=-signal.SIGINT)
+    assert ("", "") == (ended.stdout, ended.stderr)
+
+
 def test_concurrent_replays_deliver_each_request_once(receiver: Receiver, train: Run, tmp_path: Path) -> None:
     """A folder that one of them uses is left to it."""
     train("for _ in range(4):\n" + "".join(f"    {line}\n" for line in OFFLINE.splitlines()))

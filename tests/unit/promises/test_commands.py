@@ -261,8 +261,10 @@ def test_wrong_argument_prints_one_line(program: Program, runs: Path) -> None:
 
 def test_usage_is_printed(program: Program) -> None:
     """All commands are in it; the exit status is 2 unless it was asked for. A slip gets the command that was meant."""
-    for arguments in ([], ["cat"], ["dance"], ["replay", "--dance"]):
-        assert "usage: monitel" in program(*arguments, status=2).stderr
+    for arguments in ([], ["cat"], ["dance"], ["runs", "--dance"], ["cat", "x", "y"]):
+        of = arguments[0] if arguments and arguments != ["dance"] else ""
+        assert f"usage: monitel {of}" in program(*arguments, status=2).stderr
+    assert "give a command: run, top," in program(status=2).stderr
     assert "there is no command 'topp': did you mean 'top'?" in program("topp", status=2).stderr
     usage = program("--help").stdout
     for command in ("run", "doctor", "cat", "replay", "autopsy", "top", "runs", "ledger", "compare"):
