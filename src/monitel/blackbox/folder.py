@@ -363,7 +363,8 @@ def open_root(given: Path | None = None) -> Folder:
             if not private and not parent.st_mode & stat.S_ISVTX:
                 raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
         made = not os.path.lexists(path) and make_folder(path)
-        advice = f"give a folder to which only you can write, such as '{path}/monitel-{os.geteuid()}'"
+        mine = (given or path.parent) / f"mine-{os.geteuid()}"
+        advice = f"set MONITEL_BLACK_BOX_DIR to a folder to which only you can write, such as {str(mine)!r}"
         folder = Folder.open(path, probe=False, advice=advice)
     except FolderError:
         raise
