@@ -441,7 +441,9 @@ def test_doctor_explains_why_there_is_no_connection(
     }
     for url, words in cases.items():
         env = {"OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
-        assert words in program("doctor", env=env, status=1).sections()["logs"]["advice"], url
+        logs = program("doctor", env=env, status=1).sections()["logs"]
+        assert words in logs["advice"], url
+        assert ("with http://" in words) == ("TLS failed, begin the endpoint with http://" in logs["result"])
 
 
 def test_doctor_explains_a_missing_proxy(receiver: Receiver, program: Program) -> None:

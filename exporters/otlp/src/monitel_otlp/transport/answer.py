@@ -105,6 +105,12 @@ def one_line(text: str) -> str:
     return shown if len(shown) <= _REASON_LENGTH else f"{shown[: _REASON_LENGTH - 3]}..."
 
 
+def tls_failed(cause: str, variable: str) -> Answer:
+    """Return the answer to an attempt without TLS: ``variable`` is to be checked unless the port speaks none."""
+    advice = "begin the endpoint with http://" if "WRONG_VERSION_NUMBER" in cause else f"check {variable}"
+    return Answer(Consequence.REFUSED, f"TLS failed, {advice}: {cause}")
+
+
 def describe(error: BaseException) -> str:
     """Describe an exception by its type and error number, because its message may contain an address."""
     name = type(error).__name__

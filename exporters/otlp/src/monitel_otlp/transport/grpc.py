@@ -34,6 +34,7 @@ from monitel_otlp.transport.answer import (
     count_rejected,
     delivered,
     describe,
+    tls_failed,
 )
 from monitel_otlp.transport.http import tls_context
 
@@ -160,7 +161,7 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     is_closed = "Socket closed" in details
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):
-        return Answer(Consequence.REFUSED, f"TLS failed, check {AUTHORITY}: {details}")
+        return tls_failed(details, AUTHORITY)
     if code == "UNAVAILABLE" and is_closed:
         reason = f"{reason}; if this persists, check http or https, and {CLIENT}"
     if code == "RESOURCE_EXHAUSTED":

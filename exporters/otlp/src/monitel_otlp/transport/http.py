@@ -39,6 +39,7 @@ from monitel_otlp.transport.answer import (
     describe,
     error_text,
     parse_retry_after,
+    tls_failed,
 )
 
 if TYPE_CHECKING:
@@ -362,7 +363,7 @@ def _tls(error: ssl.SSLError, *, is_sent: bool) -> Answer:
     if isinstance(error, ssl.SSLCertVerificationError):
         cause = f"{cause}: {error.verify_message}"
     of_client = "ALERT" in cause and ("CERTIFICATE" in cause or "UNKNOWN_CA" in cause)  # the peer has refused it
-    return Answer(Consequence.REFUSED, f"TLS failed, check {CLIENT if of_client else AUTHORITY}: {cause}")
+    return tls_failed(cause, CLIENT if of_client else AUTHORITY)
 
 
 def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: Endpoint, *, is_complete: bool) -> Answer:
