@@ -89,35 +89,23 @@ class Sample:
 
     def break_by(self, statements: str) -> set[str]:
         """Change the sample by statements, and return the rules that it breaks then."""
-        resource, spans = self.metrics.resource_metrics[0], self.traces.resource_spans[0].scope_spans[0].spans
-        metrics, logged = resource.scope_metrics[0].metrics, self.logs.resource_logs[0].scope_logs[0]
+        resource, traces = self.metrics.resource_metrics[0], self.traces.resource_spans
+        scope, logs = resource.scope_metrics[0], self.logs.resource_logs[0].scope_logs[0]
+        spans = traces[0].scope_spans[0].spans
+        metrics, (event, record), (root, child) = {each.name: each for each in scope.metrics}, logs.log_records, spans
 
         def data(name: str) -> Any:
             """Return the data of a metric of the later request."""
-            (found,) = (metric for metric in metrics if metric.name == name)
-            return getattr(found, found.WhichOneof("data"))
+            return getattr(metrics[name], metrics[name].WhichOneof("data"))
+
+        def point(name: str) -> Any:
+            return data(name).data_points[0]
 
         def copied(of: str, name: str = "other", **fields: Any) -> Any:
             """Add a copy of a metric of the later request under another name."""
-            return repeated(metrics, [metric.name for metric in metrics].index(of), name=name, **fields)
+            return repeated(scope.metrics, [*metrics].index(of), name=name, **fields)
 
-        names: dict[str, Any] = {
-            "metrics": {metric.name: metric for metric in metrics},
-            "data": data,
-            "point": lambda name: data(name).data_points[0],
-            "copied": copied,
-            "repeated": repeated,
-            "resource": resource,
-            "scope": resource.scope_metrics[0],
-            "logs": logged,
-            "event": logged.log_records[0],
-            "record": logged.log_records[1],
-            "traces": self.traces.resource_spans,
-            "spans": spans,
-            "root": spans[0],
-            "child": spans[1],
-        }
-        exec(statements, {**globals(), **names})
+        exec(statements, {**globals(), **locals()})
         return {each.rule for each in violations(self.requests)}
 
 
