@@ -338,10 +338,14 @@ def _stdout() -> Iterator[TextIO]:
 def warn(message: object, program: str = "monitel") -> None:
     """Print a problem to stderr, if that can be written, with the name of the program before it unless it is empty."""
     if (stream := sys.stderr) is not None:
-        with suppress(OSError, ValueError):  # it is closed, or full: there is no place for the message
-            text = _safe(str(message))
-            stream.write(f"{program}: {text}\n" if program else f"{text}\n")
+        with suppress(Exception):  # it is closed, or full, or a signal handler has interrupted a write
+            text = _safe(f"{program}: {message}" if program else str(message)) + "\n"
             stream.flush()
+            if stream is sys.__stderr__:  # its buffer would keep what it cannot write, and change the exit status
+                os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
+            else:
+                stream.write(text)
+                stream.flush()
 
 
 def _safe(text: str) -> str:

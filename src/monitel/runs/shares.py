@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from monitel.runs.history import REPEATED, STEP, RunTime
-from monitel.text import cut, duration, percent, printable
+from monitel.text import cut, duration, percent, printable, warn
 from monitel.training.activities import ACTIVITIES
 from monitel.training.counters import DOWN
 
@@ -100,10 +99,9 @@ def shows_work(run: RunTime) -> bool:
 
 def print_last_line(run: RunTime) -> None:
     """Print the ledger of a run to stderr, unless there is nothing in it but the start and the end of processes."""
-    with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
+    with suppress(Exception):
         if shows_work(run):
-            text = printable(f"monitel ledger: {ledger_line(run)}")
-            print(f"{text}\n", end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
+            warn(printable(ledger_line(run)), "monitel ledger")
 
 
 def ledger_line(run: RunTime) -> str:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import stat
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,14 @@ def test_report_says_how_the_run_ended(train: Run, before: str, end: str, status
     ended = train(before + TRAIN + end, returncode=status)
     assert words in report()
     assert 1 == ended.stderr.count(f"monitel: report: {folder() / 'report.html'}\n")
+
+
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_stderr_that_takes_nothing_changes_neither_stdout_nor_the_status(before: str, redirection: str) -> None:
+    Path("train.py").write_text(before + TRAIN)
+    ended = outcome(["sh", "-c", f"{sys.executable} train.py {redirection}"])
+    assert (0, "") == (ended.status, ended.stdout)
+    assert "completed" in report()
 
 
 def test_report_of_a_killed_run(train: Run, before: str) -> None:

@@ -34,7 +34,7 @@ from monitel.runs.values import RunValues, latest
 from monitel.stats import window_sinks
 from monitel.stats.before_flush import register as call_before_flush
 from monitel.stats.before_flush import unregister as stop_before_flush
-from monitel.text import replay_command
+from monitel.text import replay_command, warn
 from monitel.training.activities import activity
 from monitel.wait_counter import own_waits
 from monitel_otlp._compat import APILoggerProvider
@@ -407,12 +407,10 @@ class Pipeline:
         given = self._resource.attributes, series, accounts, run_time
         is_stored = store_end(*given, spool=left, stored=stored, store=store, timeout=timeout)
         if accounts and not (self._is_automatic and self._gives_way):  # the other one reports
-            lines = [_CUT_SHORT] if cut_short else []
+            if cut_short:
+                warn(_CUT_SHORT, "")
             if not is_stored or self.dropped:
-                lines.append(exit_summary(accounts, left, offline=not self._settings.endpoints, stored=stored))
-            with suppress(Exception):  # a signal handler may have interrupted a print; stderr may be closed
-                text = "".join(f"{line}\n" for line in lines)
-                print(text, end="", file=sys.stderr)  # noqa: T201  one write: other ranks print too
+                warn(exit_summary(accounts, left, offline=not self._settings.endpoints, stored=stored))
             if not is_stored and run_time is not None:
                 print_last_line(run_time)
 
@@ -518,7 +516,7 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: os.PathLike[str], *
     if spooled or stored:
         what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of counters"
         parts.append(f"{what} in {spool_dir}, replay with: {replay_command(str(spool_dir))}")
-    return f"monitel: {'; '.join(parts) or 'nothing was recorded'}"
+    return "; ".join(parts) or "nothing was recorded"
 
 
 def _dropped(accounts: Mapping[str, Account]) -> Counter[str]:
