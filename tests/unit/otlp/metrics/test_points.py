@@ -54,7 +54,7 @@ def test_number_that_arrives_late_has_a_later_time(receiver: Receiver, start: St
 def test_numbers_behind_a_clock_that_was_set_back_have_all_a_point(
     receiver: Receiver, start: Start, clock: ManualClock
 ) -> None:
-    """They follow the last point each millisecond; those of one millisecond are one."""
+    """The points follow the last one each millisecond; numbers of one millisecond have one."""
     with delivered_by(start()) as pipeline:
         monitel.log({"loss": 0.0})
         last_ns = clock.time_ns()
