@@ -200,7 +200,7 @@ def duration(time_ns: float) -> str:
     if value < 59.95:  # noqa: PLR2004  three digits
         value, unit = (value * 1000, "ms") if value < 0.9995 else (value, "s")  # noqa: PLR2004  or rounding adds one
         return "<0.01 ms" if 0 < value < 0.005 else f"{round(value, 2):.3g} {unit}"  # noqa: PLR2004
-    seconds = round(value)
+    seconds = round(value) if value < 3600 else round(value / 60) * 60  # noqa: PLR2004  else 23:59:40 is 24 h
     (name, size), (smaller, smaller_size) = next(each for each in pairwise(_UNITS) if seconds >= each[0][1])
     rounded = (seconds + smaller_size // 2) // smaller_size * smaller_size
     rest = rounded % size // smaller_size

@@ -90,7 +90,7 @@ def test_tables_have_all_columns_of_a_terminal_and_are_not_cut_in_a_file(
     [
         *[(0, "0 ms"), (1, "<0.01 ms"), (9_996_000, "10 ms"), (99_999_999, "100 ms"), (999_600_000, "1 s")],
         *[(9_996_000_000, "10 s"), (59_960_000_000, "1 min"), (99_960_000_000, "1 min 40 s")],
-        *[(3600 * 10**9 - 1, "1 h"), (133 * 60 * 10**9, "2 h 13 min"), (86_400 * 10**9, "1 d"), (float("nan"), "nan")],
+        *[(3600 * 10**9 - 1, "1 h"), (133 * 60 * 10**9, "2 h 13 min"), (86_390 * 10**9, "1 d"), (float("nan"), "nan")],
     ],
 )
 def test_durations_have_three_digits_or_two_units(time_ns: float, words: str) -> None:
