@@ -5,6 +5,7 @@ Other distributions add commands by the entry points ``monitel.commands``: funct
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -65,7 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
         _discard_output()
         return 0
     except (CommandError, OutputError, FolderError, OSError) as error:
-        warn(error)
+        is_gone = isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None
+        warn("the current folder was removed: change to another one" if is_gone else error)
         if isinstance(error, OutputError):
             _discard_output()
         return 1

@@ -2,6 +2,7 @@
 
 import marshal
 import math
+import os
 import re
 import shutil
 import ssl
@@ -257,6 +258,17 @@ def test_wrong_argument_prints_one_line(program: Program, runs: Path) -> None:
         line = program(*arguments, status=2 if "" in arguments else 1).stderr.splitlines()[-1]
         assert [] == [word for word in words if word not in line], arguments
     assert EVENTS == cat(runs).names
+
+
+def test_current_folder_that_was_removed_is_named(program: Program) -> None:
+    Path("gone").mkdir()
+    os.chdir("gone")
+    Path("../gone").rmdir()
+    for command in ("runs", "ledger", "report"):
+        assert (
+            "monitel: the current folder was removed: change to another one"
+            == program(command, status=1).stderr.strip()
+        )
 
 
 def test_usage_is_printed(program: Program) -> None:
