@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.nvml import FakeNvml
 from tests.unit.console.made_processes import START as NOW
 from tests.unit.console.made_processes import S, alive
 
@@ -119,23 +120,13 @@ def test_usage_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_usage_of_gpus_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
     """The busiest GPU counts, and the memory on all of them; one that does not answer causes no error."""
-    mine = Process(pid=os.getpid(), owner=this_process())
-
-    def rates(gpu: int) -> SimpleNamespace:
-        if gpu == 2:
-            raise RuntimeError("not supported")
-        return SimpleNamespace(gpu=40 + gpu)
-
-    nvml = SimpleNamespace(
-        nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 3,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetUtilizationRates=rates,
-        nvmlDeviceGetComputeRunningProcesses=lambda _: [SimpleNamespace(pid=os.getpid(), usedGpuMemory=1 << 30)],
-    )
+    mine, nvml = Process(pid=os.getpid(), owner=this_process()), FakeNvml()
+    nvml.failing["nvmlDeviceGetUtilizationRates", nvml.GPUS[3]] = nvml.NVML_ERROR_NOT_SUPPORTED
+    used = SimpleNamespace(pid=os.getpid(), usedGpuMemory=1 << 30)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", lambda _: [used], raising=False)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert [(0.41, 2 << 30)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
-    nvml.nvmlInit = lambda: 1 / 0
+    assert [(0.22, 3 << 30)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
+    del nvml.nvmlInit
     assert [(None, None)] == [(each.gpu, each.gpu_memory) for each in UsageMeter().read([mine])]
 
 
