@@ -178,6 +178,8 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
     "http/protobuf": [
         (Answer(401), "set OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),
+        (Answer(400, body=b"Client sent an HTTP request to an HTTPS server.\n"), "begin the endpoint with https://"),
+        (Answer(400, body=b"<h1>400: The plain HTTP request was sent to HTTPS port</h1>"), "https://"),
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 308)),

@@ -32,7 +32,7 @@ _TIMEOUT = 5.0  # seconds per attempt
 
 #: Advice for a failed attempt, by a pattern of its reason. The first match is used.
 _ADVICE = {
-    r"HTTP request to an HTTPS server|not HTTP: \\x15": "this port expects TLS: begin the endpoint with https://",
+    r"not HTTP: \\x15": "this port expects TLS: begin the endpoint with https://",
     r"^HTTP 501": "the server on this port is not an OTLP receiver: check port and path",
     r"^HTTP (408|429|50[234])|RESOURCE_EXHAUSTED": "the backend is busy: a pipeline keeps everything and retries",
     r"^HTTP|proxy's address": "",  # the answer needs no explanation

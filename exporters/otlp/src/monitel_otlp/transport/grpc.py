@@ -158,7 +158,7 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
         return Answer(Consequence.RETRY, f"the answer cannot be read: {details}", answered=False)
     advice = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
     reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
-    is_closed = "Socket closed" in details
+    is_closed = "Socket closed" in details or "Unwrap failed" in details
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):
         return tls_failed(details, AUTHORITY)
