@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from opentelemetry.trace import INVALID_SPAN, use_span
 from tests.support.checks import SetEnv, Warned, wait_until
-from tests.support.inbox import DEADLINE, Record
+from tests.support.inbox import DEADLINE
 from tests.support.pipelines import Start, delivered_by
 from tests.support.producers import repeating
 from tests.support.receiver import Receiver
@@ -64,10 +64,6 @@ def root() -> Iterator[logging.Logger]:
     yield root
     root.setLevel(level)
     root.handlers[:] = handlers
-
-
-def logged(receiver: Receiver) -> list[Record]:
-    return [record for record in receiver.records() if record.scope != "monitel"]
 
 
 def wait_for_the_handler(root: logging.Logger) -> None:
@@ -332,4 +328,4 @@ def test_records_of_the_delivery_are_excluded(receiver: Receiver, start: Start, 
     logging.getLogger("monitelling").debug("another's")
     pipeline.shutdown()
     training.critical("late")
-    assert ["once", "another's"] == [record.body for record in logged(receiver)]
+    assert ["once", "another's"] == [record.body for record in receiver.records() if record.scope != "monitel"]
