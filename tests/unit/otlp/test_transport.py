@@ -197,6 +197,26 @@ def test_compressed_answer_over_grpc_is_parsed(compression: grpc.Compression) ->
     assert answer.reason.startswith("attribute too long")
 
 
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(200, Consequence.REFUSED), (302, Consequence.REFUSED), (413, Consequence.TOO_LARGE), (503, Consequence.RETRY)],
+)
+def test_answer_of_another_server_over_http_2_is_not_about_the_items(status: int, expected: Consequence) -> None:
+    """A proxy on the way to a gRPC server redirects, for instance."""
+
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        connection.recv(1000)
+        peer.send(connection, b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0")  # SETTINGS, and the acknowledgement
+        while b"/Export" not in (received := connection.recv(1000)):
+            assert received
+        peer.send(connection, b"\0\0\5\1\5\0\0\0\1" + b"\x08\x03%d" % status)  # HEADERS
+        peer.closing.wait()
+
+    with Peer(behave) as peer:
+        answer = attempt(transport(peer.url, "grpc"))
+    assert expected is answer.consequence, answer
+
+
 def status(message: str, code: int = 0) -> bytes:
     return bytes(Status(code=code, message=message).SerializeToString())
 

@@ -48,6 +48,9 @@ _CONSEQUENCES = {
     **dict.fromkeys(("INTERNAL", "UNKNOWN"), Consequence.FAILED),
     "DATA_LOSS": Consequence.RETRY,
 }
+#: A server that does not speak gRPC, such as a proxy with a page of its own: that is not about the items.
+_OTHER_SERVER = re.compile(r"http2 header with status: (\d+)|No status received|Stream removed")
+_OF_HTTP = {"413": Consequence.TOO_LARGE, **dict.fromkeys(("408", "429", "502", "503", "504"), Consequence.RETRY)}
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
 _TLS = (  # words of gRPC's core, the last two of older versions
@@ -160,6 +163,8 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
     is_closed = "Socket closed" in details or "Unwrap failed" in details
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
+    if (found := _OTHER_SERVER.search(details)) is not None:
+        consequence = _OF_HTTP.get(found[1], Consequence.REFUSED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):
         return tls_failed(details, AUTHORITY)
     if code == "UNAVAILABLE" and is_closed:
