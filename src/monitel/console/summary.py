@@ -226,7 +226,16 @@ def _rows(jobs: Sequence[Job]) -> list[tuple[str, list[str]]]:
         ("ledger", ledger),
         ("died", [*map(_death, deaths)]),
         ("ended", endings),
+        ("earlier", [*_earlier_runs(_last(jobs).processes[0])]),
     ]
+
+
+def _earlier_runs(process: Process) -> Iterator[str]:
+    """Yield the runs that a process has ended before its last one, the latest first."""
+    runs = {each.before_ns: each for each in process.reports if each.before_ns != process.before_ns}
+    for each in reversed(runs.values()):
+        name = f"run {each.job.run}" if is_given(each.job.run) else each.job.own_service
+        yield f"{name} {each.status}{f': {each.failure}' if each.status == 'failed' and each.failure else ''}"
 
 
 def _death(process: Process) -> str:

@@ -85,6 +85,15 @@ def test_processes_that_still_run(tmp_path: Path) -> None:
     assert alone.startswith("monitel run: no recorded process has ended\n  running   process 9, after")
 
 
+def test_earlier_runs_of_a_process_are_listed() -> None:
+    runs = [ended(made=9, job=JobName("", "sweep", f"run-{number}"), before_ns=number) for number in range(3)]
+    runs[1] = replace(runs[1], status="failed", exception=("ValueError", "no data", "train.py:7"))
+    found = summary_lines([runs[2].after(runs[1].after(runs[0]))], (), Screen(200))
+    assert "monitel run: sweep, run run-2, 9 steps" == found[0]
+    at = found.index("  earlier   run run-1 failed: ValueError: no data (train.py:7)")
+    assert "            run run-0 completed" == found[at + 1]
+
+
 def test_long_lists_are_shortened() -> None:
     dead = [
         ended(rank, job=JobName("", f"job {job}"), attempt=attempt, death="killed by SIGKILL", status="", made=9)
