@@ -48,7 +48,7 @@ _CONSEQUENCES = {
     **dict.fromkeys(("INTERNAL", "UNKNOWN"), Consequence.FAILED),
     "DATA_LOSS": Consequence.RETRY,
 }
-#: A server that does not speak gRPC, such as a proxy with a page of its own: that is not about the items.
+#: A server that does not speak gRPC, such as a proxy with a login page: that is not about the items.
 _OTHER_SERVER = re.compile(r"http2 header with status: (\d+)|No status received|Stream removed")
 _OF_HTTP = {"413": Consequence.TOO_LARGE, **dict.fromkeys(("408", "429", "502", "503", "504"), Consequence.RETRY)}
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
