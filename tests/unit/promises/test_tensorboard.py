@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import markdown  # type: ignore[import-untyped]  # as TensorBoard renders texts
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader  # type: ignore[import-untyped]
@@ -115,7 +116,10 @@ def test_point_is_at_its_step_or_numbered(tmp_path: Path) -> None:
 
 
 def test_event_is_a_text_and_no_chart(tmp_path: Path) -> None:
-    """A table of its data, at the current step and the time of the event; events of a name at one step share it."""
+    """A table of its data, at the current step and the time of the event; events of a name at one step share it.
+
+    Text is shown as it is, with its lines: a stack is not taken for markup.
+    """
     moment = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     with install(tmp_path) as installed:
         for step, final in ((5, False), (6, True)):
@@ -123,9 +127,14 @@ def test_event_is_a_text_and_no_chart(tmp_path: Path) -> None:
             monitel.emit("loss", timestamp=moment, path=f"/tmp/{step}.pt", seconds=1.5, final=final)
         monitel.emit("loss", {"a|b": "later"}, severity=monitel.Severity.WARN)
         monitel.emit("nothing")
+        monitel.emit("failed", stack='"x/__init__.py", in <module>\n    run(*args)')
         monitel.log({"loss": 1.0})  # a chart beside the text
     rows = "|---|---|\n| path | /tmp/{}.pt |\n| seconds | 1.5 |\n| final | {} |"
     first = f"| loss | INFO |\n{rows.format(6, 'true')}"
+    points = shown(tmp_path)["."]
+    ((_, stack),) = points.pop("events/failed")
+    cell = '<td>"x/__init__.py", in &lt;module&gt;<br>run(*args)</td>'
+    assert cell in markdown.markdown(stack, extensions=["tables"])
     assert {
         "events/loss": [
             (5, f"| loss | INFO |\n{rows.format(5, 'false')}"),
@@ -133,7 +142,7 @@ def test_event_is_a_text_and_no_chart(tmp_path: Path) -> None:
         ],
         "events/nothing": [(6, "| nothing | INFO |\n|---|---|")],
         "loss": [(6, 1.0)],
-    } == shown(tmp_path)["."]
+    } == points
     assert moment.timestamp() == reader_of(tmp_path).Tensors("events/loss")[0].wall_time
     assert (0, 0) == (installed.writer.dropped, installed.writer.replaced)
 
@@ -172,7 +181,7 @@ def test_configurations_are_one_table_and_one_set_of_hyperparameters(tmp_path: P
         monitel.config({"lr": 0.25, "heads": 8})
     table = (
         "| name | value |\n|---|---|\n| lr | 0.25 |\n| model.layers | [1, null] |\n"
-        "| model.name | café |\n| amp | true |\n| text | a\\|b c |\n| heads | 8 |"
+        "| model.name | café |\n| amp | true |\n| text | a\\|b<br>c |\n| heads | 8 |"
     )
     values = {"amp": True, "heads": 8, "lr": 0.25, "model.layers": "[1, null]", "model.name": "café", "text": "a|b\nc"}
     found: Any = {"run.config": [(0, table)], "hparams": [*enumerate(values.items())]}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Hashable, Iterator, Mapping
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import monitel
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _CONFIG = "run.config"
 _HYPERPARAMETERS = "_hparams_/session_start_info"  # TensorBoard's
+_MARKDOWN = re.compile(r"[\\`*|]|\](?=\()|(?<![^\W_])_+|_+(?![^\W_])")  # what it takes for markup
 _LONGEST = 10_000  # characters of a text to which events at the same step are added
 
 
@@ -187,5 +190,6 @@ def _table(left: str, right: str, values: Mapping[str, Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=repr)
-    return " ".join(text.split()).replace("|", "\\|")
+    text = escape(value if isinstance(value, str) else json.dumps(value, default=repr), quote=False)
+    escaped = _MARKDOWN.sub(lambda found: "".join(f"\\{each}" for each in found[0]), text)
+    return "<br>".join(" ".join(line.split()) for line in escaped.splitlines())
