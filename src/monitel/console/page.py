@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
+from pkgutil import get_data
 from statistics import median
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -71,7 +71,7 @@ def page(
         _section("Problems", _fitting((tag("p", each) for each in problems), _UNFOLDED, _OF_REST)),
     ]
     footer = tag("footer", f"Made by monitel {monitel.__version__} at {moment(now_ns)}")
-    style = Markup(Path(__file__).with_name("page.css").read_text(encoding="utf-8"))
+    style = Markup((get_data(__package__, "page.css") or b"").decode())  # it may be in an archive
     head = tag("head", _HEAD, tag("title", title), tag("style", style))
     return f"<!doctype html>\n{tag('html', head, tag('body', tag('main', *parts, footer)), lang='en')}\n"
 

@@ -19,6 +19,7 @@ from tests.processes.patience import IN_TIME, with_patience
 from tests.processes.promises.test_run_command import NO_EXPORTERS
 from tests.support.commands import command
 from tests.support.hostile import url_of
+from tests.support.paths import ROOT
 from tests.support.receiver import Receiver
 from tests.support.scripts import PRINT_TIME, Run
 from tests.support.spools import spooled
@@ -129,6 +130,14 @@ def test_stderr_that_takes_nothing_changes_neither_stdout_nor_the_status(before:
     ended = outcome(["sh", "-c", f"{sys.executable} train.py {redirection}"])
     assert (0, "") == (ended.status, ended.stdout)
     assert "completed" in report()
+
+
+def test_packages_in_an_archive() -> None:
+    """As those of Bazel, Spark or zipapp: the report has its style."""
+    shutil.make_archive("app", "zip", ROOT / "src")
+    env = {**os.environ, "PYTHONPATH": "app.zip"}
+    assert 0 == outcome([sys.executable, "-S", "-c", BEGIN + TRAIN], env=env).status
+    assert ":root" in report()
 
 
 def test_report_of_a_killed_run(train: Run, before: str) -> None:
