@@ -341,7 +341,7 @@ def warn(message: object, program: str = "monitel") -> None:
         with suppress(Exception):  # it is closed, or full, or a signal handler has interrupted a write
             text = _safe(f"{program}: {message}" if program else str(message)) + "\n"
             stream.flush()
-            if stream is sys.__stderr__:  # its buffer would keep what it cannot write, and change the exit status
+            if sys.__stderr__ is not None and stream is sys.__stderr__:  # its buffer would change the exit status
                 os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
             else:
                 stream.write(text)
