@@ -153,6 +153,15 @@ def test_callback_that_hangs_stops_only_instruments(receiver: Receiver, start: S
     assert pipeline.force_flush(DEADLINE)
 
 
+def test_provider_that_cannot_be_loaded_is_not_used(receiver: Receiver, start: Start, setenv: SetEnv) -> None:
+    """The API raises an exception; configure() does not, and its own providers are the global ones."""
+    setenv({f"OTEL_PYTHON_{each}_PROVIDER": "missing" for each in ("METER", "LOGGER", "TRACER")})
+    with delivered_by(start()) as pipeline:
+        assert pipeline.tracer_provider is trace.get_tracer_provider()
+        record(pipeline)
+    assert ([3], ["own"]) == (receiver.values("counter"), receiver.record_names())
+
+
 def test_contradicting_variables_of_the_sdk_are_not_used(
     receiver: Receiver, start: Start, setenv: SetEnv, warned: Warned
 ) -> None:

@@ -180,6 +180,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
         (Answer(403), "OTEL_EXPORTER_OTLP_HEADERS"),
         (Answer(400, body=b"Client sent an HTTP request to an HTTPS server.\n"), "begin the endpoint with https://"),
         (Answer(400, body=b"<h1>400: The plain HTTP request was sent to HTTPS port</h1>"), "https://"),
+        (Answer(400, body=b"unsupported compression: deflate"), "check OTEL_EXPORTER_OTLP_COMPRESSION"),
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 308)),
@@ -189,6 +190,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
     "grpc": [
         (GrpcAnswer(code=Code.UNAUTHENTICATED), "set OTEL_EXPORTER_OTLP_HEADERS"),
         (GrpcAnswer(code=Code.PERMISSION_DENIED), "check OTEL_EXPORTER_OTLP_HEADERS"),
+        (GrpcAnswer(code=Code.UNIMPLEMENTED, details="grpc: Decompressor is not installed"), "OTLP_COMPRESSION"),
         (GrpcAnswer(code=Code.UNIMPLEMENTED), "give the address of the endpoint with the gRPC port"),
     ],
 }

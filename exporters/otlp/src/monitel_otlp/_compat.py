@@ -76,6 +76,12 @@ _GLOBALS: list[tuple[Callable[[], Any], Callable[[Any], object], ModuleType, str
 
 
 def global_providers() -> list[Any]:
+    """Return the global providers. A variable with one that cannot be loaded is removed: the SDK would raise, too."""
+    for get, _, _, name in _GLOBALS:
+        try:
+            get()
+        except Exception:  # which the API has logged
+            os.environ.pop(f"OTEL_PYTHON{name}", None)
     return [get() for get, *_ in _GLOBALS]
 
 

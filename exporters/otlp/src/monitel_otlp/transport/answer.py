@@ -36,6 +36,15 @@ ADVICE: dict[int | str, str] = {
     403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
     407: "the proxy requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
 }
+#: A setting to change, by the text of an answer that would otherwise be about the items, or about the address.
+_SETTINGS = {
+    "^'Client sent an HTTP request to an HTTPS|HTTP request was sent to HTTPS port|to an SSL-enabled server": (
+        "this port expects TLS: begin the endpoint with https://"
+    ),
+    "(?i)^'?unsupported compression|decompressor is not installed": (
+        "the backend does not support this compression: check OTEL_EXPORTER_OTLP_COMPRESSION"
+    ),
+}
 ADVICE |= {"UNAUTHENTICATED": ADVICE[401], "PERMISSION_DENIED": ADVICE[403]}
 _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
@@ -103,6 +112,11 @@ def one_line(text: str) -> str:
     """Return text for a log message: unprintable characters are escaped, and long text is truncated."""
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _REASON_LENGTH + 1])
     return shown if len(shown) <= _REASON_LENGTH else f"{shown[: _REASON_LENGTH - 3]}..."
+
+
+def setting_to_change(text: str) -> str | None:
+    """Return the advice for an answer that is about a setting, by its text."""
+    return next((advice for pattern, advice in _SETTINGS.items() if re.search(pattern, text)), None)
 
 
 def tls_failed(cause: str, variable: str) -> Answer:

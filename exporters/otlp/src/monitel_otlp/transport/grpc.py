@@ -34,6 +34,7 @@ from monitel_otlp.transport.answer import (
     count_rejected,
     delivered,
     describe,
+    setting_to_change,
     tls_failed,
 )
 from monitel_otlp.transport.http import tls_context
@@ -159,7 +160,8 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
         return Answer(Consequence.DELIVERED, f"the answer is larger than {_RECEIVE_LIMIT} bytes, and was not read")
     if code == "RESOURCE_EXHAUSTED" and "metadata size exceeds" in details:  # the limit of this side
         return Answer(Consequence.RETRY, f"the answer cannot be read: {details}", answered=False)
-    advice = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
+    other = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
+    advice = setting_to_change(details) or other
     reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
     is_closed = "Socket closed" in details or "Unwrap failed" in details
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)

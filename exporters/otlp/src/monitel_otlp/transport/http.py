@@ -39,6 +39,7 @@ from monitel_otlp.transport.answer import (
     describe,
     error_text,
     parse_retry_after,
+    setting_to_change,
     tls_failed,
 )
 
@@ -56,7 +57,6 @@ _CREDENTIALS_REQUIRED, _TOO_LARGE, _FAILED = 407, 413, 500
 _OF_CONTENT = {400, 413, 422, 500}  # any other status is not about the items: of a proxy, a limiter, a full disk
 _RETRY = {408, 429, 502, 503, 504}
 _NO_RECEIVER = {404, 405}
-_OF_TLS = re.compile("HTTPS (server|port)|SSL-enabled server port")  # in a 400 of Go, nginx and Apache to plain HTTP
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
 TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 
@@ -375,15 +375,13 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     if status in _RETRY:
         return Answer(Consequence.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     text = error_text(body)
-    advice = ADVICE.get(status)
+    advice = ADVICE.get(status) or setting_to_change(text)
     if status in _NO_RECEIVER:
         advice = endpoint.no_receiver(request.signal)
     elif status in _REDIRECTION:
         # The address of all signals is a base URL, to which this is appended.
         suffix = "" if request.signal.upper() in endpoint.sources["endpoint"] else f"/v1/{request.signal}"
         advice = f"redirected{_public_location(str(response.headers.get('Location', '')), suffix)}"
-    elif _OF_TLS.search(text):
-        advice = "this port expects TLS: begin the endpoint with https://"
     elif advice is None and status not in _OF_CONTENT:
         advice = text
     if advice is not None:
