@@ -329,10 +329,17 @@ def test_full_queue_drops_the_oldest_points_and_counts_them(tmp_path: Path, monk
     assert 601 - len(found) == writer.dropped
 
 
-def test_windows_are_written_on_time_until_the_end(tmp_path: Path, clock: ManualClock) -> None:
-    """A thread closes windows that are over; the end writes open ones, stops all threads, and is idempotent."""
+def test_windows_are_written_on_time_until_the_end(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread closes windows that are over; the end writes open ones, stops all threads, and is idempotent.
+
+    One that is forgotten at the next ``install()`` is reported: it would get the points of that run, too.
+    """
     before = {*threading.enumerate()}
     installed = install(tmp_path, expiry_secs=0.01, flush_secs=0.01)
+    assert install(tmp_path).uninstall()
+    assert f"{tmp_path} gets the points of the next run, too" in caplog.text
     loss = monitel.Stat("loss", [monitel.SUM], 60.0)
     loss.add(1)
     clock.advance(61)

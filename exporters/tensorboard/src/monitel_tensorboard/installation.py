@@ -16,6 +16,7 @@ import monitel
 from monitel import run_events
 from monitel.blackbox.silent import hold, release
 from monitel.process.exit import exit_timeout, finalize_with_children
+from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import call_in_time, in_main_thread
@@ -205,6 +206,8 @@ def _run_dir(log_dir: str, *, resumed: bool) -> str:
                 break
         except TimeoutError:  # the thread that writes reports it
             break
+        if str(folder) in {each.writer.log_dir for each in _installed}:
+            warn_once(logger, "%s gets the points of the next run, too: uninstall() its installation first", folder)
     if number > 1:
         logger.info("%s has the event files of another run: writing to %s", log_dir, folder)
     return str(folder)
