@@ -287,7 +287,7 @@ class HttpTransport(Transport):
             raise
         except Exception as error:
             answer = _failed(error, self._endpoint.address, self.proxy, is_sent=is_sent)
-            return replace(answer, closed=isinstance(error, ConnectionError) and not is_new)
+            return replace(answer, closed=isinstance(error, (ConnectionError, ssl.SSLEOFError)) and not is_new)
         finally:
             if wire is not None and self._wire is None:
                 wire.close()
