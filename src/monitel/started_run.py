@@ -139,10 +139,10 @@ class Run:
 
     def _instrument(self) -> None:
         try:
-            from monitel.torch import instrument, instrumentation  # late: it requires torch
+            from monitel.torch import instrumentation  # late: it requires torch
 
             if instrumentation._running is None:  # else it is that of the program, perhaps with other options
-                self._uninstrument = instrument().uninstrument
+                self._uninstrument = instrumentation.instrument().uninstrument
         except Exception:
             _log.warning("the run %r goes on without an instrumentation of torch", self.name, exc_info=True)
 

@@ -64,7 +64,7 @@ def begin(module: str) -> bool:
 
             Recorded(spool_root(), launch_attributes())
     if module == "torch":
-        from monitel.torch import instrument  # late: it requires torch
+        from monitel.torch.instrumentation import instrument  # late: it requires torch
 
         instrument()
     return module != "torch"

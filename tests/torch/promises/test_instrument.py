@@ -286,6 +286,21 @@ print(own())
     assert "True\nTrue\nFalse\nTrue\nNone\n" == run("-c", script).stdout
 
 
+@pytest.mark.parametrize(
+    "begin", ["monitel.start('run')", "from monitel.runs import exporters; exporters.begin('torch')"]
+)
+def test_torch_that_monitel_torch_imports_first_is_instrumented(run: Run, begin: str) -> None:
+    """By a run that waits for it, and by the import hook of ``monitel run``, which see its import before the rest."""
+    hook = f"""
+import monitel
+from monitel.process.import_hook import AfterImport
+AfterImport("torch", lambda: exec({begin!r}))
+import monitel.torch
+print(monitel.torch.instrumentation._running is not None)
+"""
+    assert "True\n" == run("-c", hook, fresh=True).stdout
+
+
 DEFAULTS = {name: each.default for name, each in inspect.signature(monitel.torch.instrument).parameters.items()}
 
 
