@@ -123,6 +123,9 @@ def test_proxy_that_the_core_of_grpc_would_pass_by_is_refused(grpc_receiver: Any
     answer = attempt(transport(grpc_receiver.url, "grpc"))
     assert (Consequence.REFUSED, True) == (answer.consequence, "http_proxy" in answer.reason)
     assert [] == grpc_receiver.requests
+    setenv(no_proxy="localhost")
+    url = grpc_receiver.url.replace("127.0.0.1", "localhost")
+    assert Consequence.DELIVERED is attempt(transport(url, "grpc")).consequence
 
 
 def test_stale_connection_is_replaced_without_a_failed_attempt() -> None:

@@ -97,7 +97,7 @@ class GrpcTransport(Transport):
         metadata = self._metadata.reveal()
         if not all(_KEY.fullmatch(name) and _VALUE.fullmatch(value) for name, value in metadata):
             raise FailedError(_METADATA)
-        _check_proxy()
+        _check_proxy(self._endpoint.address.public)
         if self._channel is None:
             self._channel = _open(self._endpoint)
         call = self._channel.unary_unary(self._method, None, None)  # None: bytes are not converted
@@ -134,12 +134,17 @@ def _content(variable: str, path: str | None) -> bytes | None:
         raise FailedError(f"check {variable}: {path}: {describe(error)}") from None
 
 
-def _check_proxy() -> None:
-    """Refuse an address of the proxy that is malformed: the core of gRPC would print it with its password."""
+def _check_proxy(url: str) -> None:
+    """Refuse an address of the proxy that is malformed: the core of gRPC would print it with its password.
+
+    Refuse a proxy with TLS for a URL that is to use it, too: the core would connect without it.
+    """
     for variable in _PROXY_VARIABLES:
         if text := os.environ.get(variable):
+            from requests.utils import should_bypass_proxies  # late: it takes 0.1 s
+
             try:
-                if parse_address(text).scheme != "http":  # the core would connect without the proxy
+                if parse_address(text).scheme != "http" and not should_bypass_proxies(url, None):
                     raise AddressError("gRPC supports only proxies that begin with http://")
             except AddressError as error:
                 raise FailedError(f"the proxy's address in {variable} cannot be used: {error}") from None
