@@ -115,11 +115,11 @@ def _stored(store: Path, problems: list[str]) -> tuple[Run | None, list[Curve]]:
 
 def _processes(store: Path, problems: list[str]) -> list[Process]:
     ends, wrong = read_ends(store)
-    ended = {each.key for each in ends}
+    ended = {each.owner for each in ends}
     boxes = find_boxes(given_folder("black_box_dir"))
     found = read_boxes([*boxes.dead, *boxes.live], problems, stacks=False)
     problems += wrong
-    return [*ends, *(each for each in found if each.store == str(store) and each.key not in ended)]
+    return [*ends, *(each for each in found if each.store == str(store) and each.owner not in ended)]
 
 
 # ---- the command

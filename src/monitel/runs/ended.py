@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import monitel
 from monitel.blackbox.account import Account
@@ -177,6 +178,8 @@ def store_missing_ends(folder: Path, began_ns: int, deaths: Deaths, root: Path) 
 
 def write_end(path: Path, process: Process, token: str = "") -> None:
     """Write a process that has ended into the folder of a run, in the place of the file with the same token."""
+    if token == ONLY:  # the first processes of two containers may have the same id and start time
+        token = f"{crc32('|'.join(process.owner or ()).encode('utf-8', 'surrogateescape')):08x}"
     with closing(Folder.open(path)) as folder:
         folder.replace(f"report-{process.key}-{token or token_hex(4)}.json", encode(process))
 

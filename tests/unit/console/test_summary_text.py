@@ -12,7 +12,7 @@ from tests.unit.console.made_processes import LATE, S, ended, late_ranks, owner_
 
 from monitel.console import report
 from monitel.console.summary import print_summary, summary_lines, with_cause
-from monitel.runs.ended import encode, read_ends, write_end
+from monitel.runs.ended import ONLY, encode, read_ends, write_end
 from monitel.runs.history import RunTime
 from monitel.runs.process import JobName, Process, State, Total
 from monitel.runs.stored import LIMIT_BYTES
@@ -270,6 +270,14 @@ def test_pipelines_of_one_process_are_added_up(tmp_path: Path) -> None:
         f"on disk   10 items, deliver with: monitel replay {tmp_path} --endpoint http://HOST:4318",
         "lost      30 items (queue_full 30)",
     ] == lines[-3:]
+
+
+def test_containers_that_start_together_have_an_end_each(tmp_path: Path) -> None:
+    """The first process of each has the id 1, and they may start within one tick. A process is stored once."""
+    for rank in (0, 1, 1):
+        write_end(tmp_path, ended(rank, owner=owner_of(1)._replace(namespace=f"pid:[{rank}]")), ONLY)
+    assert {0, 1} == {each.rank for each in read_ends(tmp_path)[0]}
+    assert 2 == len([*tmp_path.iterdir()])
 
 
 def test_report_has_ranks_that_end_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
