@@ -237,13 +237,14 @@ SUCCESSES: dict[str, list[Answer]] = {
 }
 
 
-def test_success_counts_whatever_its_body_is(backend: Inbox, start: Start) -> None:
-    """The page of a proxy, a lie about the encoding, or too much: the request is not sent again."""
+def test_success_counts_whatever_its_body_is(backend: Inbox, start: Start, warned: Warned) -> None:
+    """The page of a proxy, which is a warning, a lie about the encoding, or too much: it is not sent again."""
     pipeline = start(backend)
     for number, answer in enumerate(SUCCESSES[backend.protocol], 1):
         backend.answer("logs", answer)
         assert emit(pipeline, "event"), number
         assert (number, number) == (logs(pipeline).delivered, len(backend.of("logs")))
+    assert (1 if backend.protocol == "http/protobuf" else 0) == len(warned("a page of HTML: check the endpoint"))
 
 
 def test_what_is_not_http_is_a_failed_attempt(start: Start, setenv: SetEnv) -> None:

@@ -410,6 +410,12 @@ def test_doctor_explains_the_answers_of_a_backend(receiver: Receiver, program: P
         assert printed.stdout.replace("\n", "").isprintable()
 
 
+def test_doctor_reports_a_page_that_is_not_an_answer_of_otlp(receiver: Receiver, program: Program) -> None:
+    receiver.rule(lambda _request: Answer(body=b"<!DOCTYPE html>\n<HTML>Sign in</HTML>"))
+    result = program("doctor", "--endpoint", receiver.url).sections()["logs"]["result"]
+    assert result.startswith("accepted: a page of HTML: check the endpoint, and proxies")
+
+
 def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program: Program) -> None:
     """A Collector answers 404 for a signal without a pipeline; the address of one signal is used as it is."""
     receiver.rule(lambda request: Answer(404) if request.path != "/v1/metrics" else None)

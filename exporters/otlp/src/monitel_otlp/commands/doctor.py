@@ -96,7 +96,8 @@ def _doctor(arguments: argparse.Namespace) -> int:
             continue
         _show(settings.endpoints[signal], transports[signal])
         answer, seconds = attempts[signal]
-        _row("result", "accepted" if signal in accepted else f"FAILED: {answer.reason}", f"{seconds * 1000:.0f} ms")
+        outcome = "accepted" if signal in accepted else "FAILED"
+        _row("result", ": ".join(filter(None, (outcome, answer.reason))), f"{seconds * 1000:.0f} ms")
         if advice := _advice(signal, answer, accepted):
             _row("advice", advice)
     show("all signals")

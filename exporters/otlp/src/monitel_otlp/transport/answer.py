@@ -185,7 +185,8 @@ def delivered(content: bytes) -> Answer:
     try:
         partial = ExportLogsServiceResponse.FromString(content).partial_success  # numbered equally for all signals
     except DecodeError:
-        return Answer(Consequence.DELIVERED)
+        is_page = b"<html" in content[:1000].lower()
+        return Answer(Consequence.DELIVERED, "a page of HTML: check the endpoint, and proxies" if is_page else "")
     return Answer(Consequence.DELIVERED, partial.error_message, rejected=max(0, partial.rejected_log_records))
 
 
