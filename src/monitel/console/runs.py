@@ -70,6 +70,7 @@ class Run:
     held: bool | None = None  # the last attempt holds the lock; None on another machine, or before the last boot
     store: Path = Path()  # its folder
     outcome: str = ""  # how it ended, or its state; empty before :meth:`Runs.with_outcome`
+    page: str = ""  # the folder in which ``monitel run`` has written its report, if that is another one
 
     @property
     def name(self) -> str:
@@ -78,9 +79,10 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Its name in a list: its folder, the run id, or the name of the service if the id is random digits."""
+        """Its name in a list: its folder, an id that is not random digits, its service, or the folder of its report."""
         service = str(self.values.attributes.get("service.name", ""))
-        return self.folder or (self.time.run if is_given(self.time.run) else JobName(service=service).own_service)
+        own = self.time.run if is_given(self.time.run) else JobName(service=service).own_service
+        return self.folder or own or self.page
 
     @property
     def folder(self) -> str:
@@ -164,6 +166,8 @@ class Runs:
         self._root, self._boxes, self._started = root, boxes, started
         roots = {each.resolve(): each for each in (root, started) if each}  # they may be the same folder
         found = [each for folder in roots.values() for each in read_runs(folder, self.problems)]
+        pages = {store_of_report(each): each.name for each in (started.glob("*") if started else ())}
+        found = [replace(each, page=pages.get(each.store, "")) for each in found]
         self.all = sorted(found, key=lambda run: run.time.last_ns)
 
     @classmethod

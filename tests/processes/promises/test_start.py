@@ -612,4 +612,5 @@ def test_other_jobs_of_monitel_run_have_a_report() -> None:
         assert f"report    {folder(number, 'train') / 'report.html'}" in ended.summary
         assert "0.0333" in report(number, "train")
     names = [folder(1, "train").name, str(folder(2, "train"))]
+    assert {folder(number, "train").name for number in (1, 2)} == {each["name"] for each in stored_runs()}
     assert 2 == len({json.loads(command("ledger", each, "--json").stdout)["started"] for each in names})
