@@ -64,7 +64,7 @@ class Charts:
             message = "%r has a %s, and is given a %s: dropped (further ones are only counted)"
             warn_once(logger, message, point.tag, kind.__name__, new.__name__)
             return None
-        step = last + 1 if point.step is None else point.step
+        step = point.step if point.step is not None else last if point.whole else last + 1
         if point.recorded and step < last and point.walltime < walltime:
             return None
         if step <= highest and not (step == last and (point.whole or point.value == value)):
@@ -114,8 +114,8 @@ class Charts:
         """Return the table of an event, below those of earlier events of its name at the same step."""
         event, tag = recorded.event, f"events/{recorded.event.name}"
         text = _table(event.name, event.severity.name, dict(recorded.items))
-        step, before = self._latest.get(tag, (None, ""))
-        whole = recorded.step is not None and recorded.step == step and len(before) < _LONGEST
+        step, before = self._latest.get(tag, (-1, ""))
+        whole = recorded.step == step and len(before) < _LONGEST  # or without one: real steps may follow
         if whole:
             text = f"{before}\n\n{text}"
         self._latest[tag] = recorded.step, text
