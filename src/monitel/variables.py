@@ -76,7 +76,11 @@ def _file_in(path: Path) -> Path | None:
 
 #: The variables of a boolean argument, in any case, and of the path of a folder.
 BOOLEAN = Variable(lambda text: _BOOLEANS[text.lower()], "true or false", check=_check_boolean)
-FOLDER = Variable(Path, "the path of a folder, which may be new", check=_check_folder)
+FOLDER = Variable(
+    lambda text: Path(os.path.expanduser(text)),  # noqa: PTH111  Path's own raises without a home
+    "the path of a folder, which may be new",
+    check=_check_folder,
+)
 
 
 def one_of(words: Iterable[str]) -> Variable:
@@ -236,5 +240,5 @@ def _shown(text: str) -> str:
 
 def _warn(argument: str, problem: str, default: object) -> None:
     used = "the default" if default is None else repr(default)
-    message = f"{name_of_variable(argument)}: {problem}; using {used}"
-    warn_once(_log, "%s", message, key=message)
+    name = name_of_variable(argument)
+    warn_once(_log, "%s: %s; using %s", name, problem, used, key=(name, problem))  # once for all that read it

@@ -333,14 +333,14 @@ def test_black_box_can_be_switched_off_and_moved(start: Start, own_boxes: Path, 
 def test_spool_is_in_the_documented_place(receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The argument, the variable, XDG_STATE_HOME, with and without an endpoint, and the home."""
     monkeypatch.setenv("HOME", f"{Path.cwd()}/home")
-    monkeypatch.setenv("MONITEL_SPOOL_DIR", "variable")
+    monkeypatch.setenv("MONITEL_SPOOL_DIR", "~/variable")
     found = [start(spool_dir="argument"), monitel_otlp.configure(endpoint=receiver.url)]
     monkeypatch.delenv("MONITEL_SPOOL_DIR")
     found += [start(spool_dir=None, endpoint=None), start(spool_dir=None)]
     monkeypatch.delenv("XDG_STATE_HOME")
     found.append(start(spool_dir=None))
     places = [Path(each.spool_dir).parent.relative_to(Path.cwd()) for each in found]
-    expected = ["argument", "variable", "state/monitel", "state/monitel", "home/.local/state/monitel"]
+    expected = ["argument", "home/variable", "state/monitel", "state/monitel", "home/.local/state/monitel"]
     assert [*map(Path, expected)] == places
 
 
