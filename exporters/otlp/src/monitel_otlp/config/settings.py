@@ -223,7 +223,7 @@ def _certificates(signal: str, sources: dict[str, str]) -> Certificates:
             _warn_once(f"{sources[name]}: expected the path of a file, got the content of one")
         elif path:
             files[name] = path
-    if "client_key" in files and "client_certificate" not in files:
+    if "client_certificate" not in files and files.pop("client_key", ""):
         _warn_once(f"{sources['client_key']}: it has no effect without OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE")
     return Certificates(**files)
 

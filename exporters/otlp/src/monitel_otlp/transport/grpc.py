@@ -118,20 +118,12 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
     given = endpoint.certificates
     if any(given):
         tls_context(given)  # because the core reports neither the file nor the reason
-    authority = _content(AUTHORITY, given.certificate)
-    chain = _content(CLIENT, given.client_certificate)
-    key = _content(CLIENT, given.client_key) or chain if chain else None  # one file may contain both
-    credentials = grpc.ssl_channel_credentials(authority, key, chain)  # gRPC aborts the process with a key alone
-    return grpc.secure_channel(target, credentials, _OPTIONS)
-
-
-def _content(variable: str, path: str | None) -> bytes | None:
-    if path is None:
-        return None
     try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        raise FailedError(f"check {variable}: {path}: {describe(error)}") from None
+        authority, chain, key = (None if each is None else Path(each).read_bytes() for each in given)
+    except OSError as error:
+        raise FailedError(f"check {AUTHORITY}: {given.certificate}: {describe(error)}") from None  # it is a folder
+    key = key or chain if chain else None  # one file may contain both; gRPC aborts the process with a key alone
+    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, chain), _OPTIONS)
 
 
 def _check_proxy(url: str) -> None:
