@@ -34,6 +34,7 @@ def test_aggregation_is_an_enum_with_torchs_numbers() -> None:
         assert (f"<Aggregation.{name}: {number}>", f"Aggregation.{name}") == (repr(member), str(member))
         copies = [copy.deepcopy(member), *(pickle.loads(pickle.dumps(member, each)) for each in PROTOCOLS)]
         found = [Aggregation(number), Aggregation(value=number), Aggregation(np.int64(number)), Aggregation[name]]
+        found.append(Aggregation(cast(Any, float(number))))
         assert {id(member)} == {id(each) for each in [*copies, *found]}
         assert number not in {member: 1}
     for wrong in (1, 7, 99, -1, True, 2**40):  # torch accepts them, and crashes later
@@ -78,6 +79,10 @@ def test_wrong_samples_raise_and_are_not_counted(make_stat: MakeStat) -> None:
     for arguments, keywords in (((), {}), ((1, 2), {}), ((1,), {"v": 1}), ((), {"x": 1})):
         with pytest.raises(TypeError, match=r"^Stat\.add\(\) "):
             stat.add(*arguments, **keywords)
+    for error, raised in ((ValueError, TypeError), (KeyboardInterrupt, KeyboardInterrupt)):
+        with pytest.raises(raised) as caught:
+            stat.add(Mock(__float__=Mock(side_effect=error)))
+        assert error in {caught.type, type(caught.value.__cause__)}
     assert (0, 0) == (stat.count, stat.discarded)
 
 
@@ -145,9 +150,9 @@ def test_events_compare_by_value() -> None:
         event = make(**change)
         assert event != make()
         assert event == eval(repr(event), {"Event": Event, "Severity": Severity, "datetime": dt})
-    known = {event}
+    known = hash(event)
     event.data["later"] = 1
-    assert event in known
+    assert hash(make()) == known == hash(event)
 
 
 class _Checkpoint(Event):
@@ -156,8 +161,10 @@ class _Checkpoint(Event):
 
 def test_events_can_be_copied_and_pickled() -> None:
     """With additional attributes, and with the window of a Stat, where torch raises or aborts."""
-    event: Any = _Checkpoint("saved", MOMENT.replace(tzinfo=EAST, fold=1), {"ok": True}, severity=Severity.WARN)
+    moment = MOMENT.replace(tzinfo=EAST, fold=1)
+    event: Any = _Checkpoint("saved", moment, {"ok": np.bool_(True)}, severity=Severity.WARN)
     event.path = "/a"
+    assert (EAST, 1, "True") == (event.timestamp.tzinfo, event.timestamp.fold, repr(event.data["ok"]))
     with installed.testing.capture_events() as events:
         installed.Stat("loss", [Aggregation.SUM], 60.0, 1, unit="s", attributes={"split": "val"}).add(0.5)
     for original in (event, *events):
