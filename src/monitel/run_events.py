@@ -25,7 +25,7 @@ from typing import Any
 
 from monitel.attributes import escape_surrogates
 from monitel.handlers import emit
-from monitel.process.exit import finalize
+from monitel.process.exit import finalize, without_interruption
 from monitel.process.failures import error_type
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import is_data_loader_worker, launch_attributes
@@ -226,6 +226,7 @@ class _Call:
                 _exit = _exit[0], _COMPLETED
 
 
+@without_interruption(raises=False)
 def _end_at_exit() -> None:
     """End the run at the end of the process, before the exporters shut down."""
     global _due

@@ -20,7 +20,7 @@ from monitel.blackbox.settings import runs_dir, spool_root
 from monitel.console.report import FILE, is_wanted, write_report
 from monitel.handlers import log_event
 from monitel.logged_numbers import log
-from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main
+from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main, without_interruption
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
 from monitel.process.launcher import is_rank_zero, launch_attributes, sdk_is_disabled, service_name
@@ -146,6 +146,7 @@ class Run:
         except Exception:
             _log.warning("the run %r goes on without an instrumentation of torch", self.name, exc_info=True)
 
+    @without_interruption()
     def _finish(self, error: BaseException | None) -> None:
         global _current
         if self._is_over or os.getpid() != self._pid:

@@ -18,7 +18,7 @@ from monitel.blackbox.record import JOURNALS
 from monitel.blackbox.recorder import Recorder, Series, SeriesTable
 from monitel.blackbox.recovery import forget_unread, sweep
 from monitel.blackbox.settings import BOX_CHOICES, BoxSettings, box_settings
-from monitel.process.exit import finalize_with_children, is_child
+from monitel.process.exit import finalize_with_children, is_child, without_interruption
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import RLock
@@ -130,6 +130,6 @@ def _end_child() -> None:
         give_way()
 
 
-atexit.register(give_way)
+atexit.register(without_interruption(raises=False)(give_way))
 finalize_with_children(_end_child, priority=0)
 register_at_fork(after_in_child=_leave_to_parent)

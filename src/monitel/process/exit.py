@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from types import FrameType
 
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import in_main_thread
@@ -30,27 +31,37 @@ def exit_timeout() -> Iterator[float]:
     global _spent
     began = time.monotonic()
     try:
-        with suppress(KeyboardInterrupt), without_interruption():
+        with without_interruption(raises=False):
             yield max(LEAST, EXIT_TIMEOUT - LEAST - _spent)  # the interpreter ends in the rest
     finally:
         _spent += time.monotonic() - began
 
 
 @contextmanager
-def without_interruption() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the end of the block, unless one is handled, or the program handles SIGINT."""
+def without_interruption(*, raises: bool = True) -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block, for EXIT_TIMEOUT at most, unless the program handles SIGINT.
+
+    KeyboardInterrupt is raised there, unless one is being handled, or not at all.
+    """
     import signal  # late: few programs need it
 
     held: list[int] = []
+    end = time.monotonic() + EXIT_TIMEOUT  # code of the application may hang in the block
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append(number)
+        if time.monotonic() > end:
+            signal.default_int_handler(number, frame)
+
     holds = in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if holds:
-        signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+        signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:
         if holds:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-    if held and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+    if held and raises and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
         raise KeyboardInterrupt
 
 

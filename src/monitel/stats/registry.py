@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monitel.attributes import checked_attributes, checked_text, typed_items
-from monitel.process.exit import finalize_with_children
+from monitel.process.exit import finalize_with_children, without_interruption
 from monitel.process.failures import call, call_each, enable_loggers
 from monitel.process.fork import Chain, register_at_fork, unchained
 from monitel.process.os_threads import RLock
@@ -200,5 +200,6 @@ def _start_empty() -> None:
 
 
 register_at_fork(after_in_child=_start_empty)
-atexit.register(flush)  # exporters register later and flush before they shut down: atexit runs last in, first out
+# Exporters register later, and flush before they shut down: atexit runs last in, first out.
+atexit.register(without_interruption(raises=False)(flush))
 finalize_with_children(flush, _FINALIZER_PRIORITY)

@@ -79,6 +79,13 @@ def test_sigterm_does_not_wait_for_a_lock_that_it_has_interrupted(script: Run, t
     assert "events/last" in read(tmp_path / "runs")
 
 
+def test_ctrl_c_during_the_exit_does_not_cut_it_short(script: Run, own_boxes: Path) -> None:
+    """It is sent when the record in memory is removed, which would otherwise be taken for that of a killed process."""
+    again = "sys.addaudithook(lambda name, _: name == 'os.rename' and os.kill(os.getpid(), 2))\n"
+    ended = script(f"{INSTALL}loss.add(1)\n{again}raise KeyboardInterrupt\n", returncode=-2)
+    assert (1, []) == (ended.stderr.count("Traceback"), [*own_boxes.glob("[!.]*")])
+
+
 def test_exit_on_a_hanging_disk_is_bounded(script: Run) -> None:
     """A disk that hangs forever delays the exit by one time limit for all writers, with one warning each."""
     ended = script(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import monitel
 from monitel import run_events
 from monitel.blackbox.silent import hold, release
-from monitel.process.exit import exit_timeout, finalize_with_children
+from monitel.process.exit import exit_timeout, finalize_with_children, without_interruption
 from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.launcher import launch_attributes
@@ -233,6 +233,7 @@ def _flush_all(timeout: float) -> None:
         writer.flush(deadline - time.monotonic())
 
 
+@without_interruption(raises=False)
 def _close_all() -> None:
     """Flush the Stats, and close all writers; monitel's flush at exit was registered earlier and runs later."""
     if not open_writers:
