@@ -267,16 +267,17 @@ def _rank(row: Row, job: Job, names: Sequence[str], longest: float) -> Markup:
 
 def _ends(jobs: Sequence[Job]) -> Iterator[Markup]:
     """Yield the exception or the stack of each process that did not complete, and the names of those without one."""
-    ended = [(each, job) for job in reversed(jobs) for each in _incomplete(job)]
-    explained = [(each, job) for each, job in ended if each.exception or each.stacks]
-    ends = (_end(each, "" if job.attempt is None else f" in attempt {job.attempt}") for each, job in explained)
+    places = ["" if job.attempt is None else f" in attempt {job.attempt}" for job in jobs]
+    ended = [(each, at) for at, job in zip(reversed(places), reversed(jobs), strict=True) for each in _incomplete(job)]
+    explained = [(each, at) for each, at in ended if each.exception or each.stacks]
+    ends = (_end(each, at) for each, at in explained)
     yield from (shown := _fitting(ends, _PROCESSES, _OF_STACKS))
     if len(shown) < len(explained):
         yield _note(f"and {counted(len(explained) - len(shown), 'more process', 'es')}")
     others: dict[str, list[Process]] = {}
-    for each, _ in ended:
+    for each, at in ended:
         if not each.exception and not each.stacks:
-            others.setdefault(each.how, []).append(each)
+            others.setdefault(each.how + at, []).append(each)
     yield from _fitting((tag("p", f"{_capital(named(of))} {how}") for how, of in others.items()), _PROCESSES, _OF_REST)
 
 

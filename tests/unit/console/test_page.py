@@ -155,6 +155,8 @@ def test_page_shows_how_processes_ended() -> None:
     assert ["Stack"] == found.texts("summary")
     assert found.after("How it ended").endswith("Ranks 2-4 preempted")
     assert "killed by SIGKILL" in found.texts("span")
+    again = shown(None, jobs_of([killed, *(ended(2, status="preempted", attempt=each) for each in (0, 1))]))
+    assert ["Rank 2 preempted in attempt 1", "Rank 2 preempted"] == again.texts("p")[-2:]
 
 
 def test_run_without_anything_has_a_page() -> None:
