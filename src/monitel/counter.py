@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
@@ -117,6 +117,9 @@ class Counter:
     def __repr__(self) -> str:
         attributes = "".join(f" {name}={value!r}" for name, value in self.attributes.items())
         return f"<Counter {self.name!r}{attributes}: {self.total}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle Counter {self.name!r}: call monitel.counter() in the worker")
 
 
 def counter(

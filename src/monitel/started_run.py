@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from monitel.attributes import checked_text, escape_surrogates
 from monitel.blackbox.folder import Folder, FolderError, make_folder
@@ -121,6 +121,9 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} in {str(self.folder)!r}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"cannot copy or pickle the run {self.name!r}: call monitel.start() in the worker")
 
     def _start_exporters(self) -> None:
         recording, problems = exporters.load()

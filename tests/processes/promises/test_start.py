@@ -116,6 +116,7 @@ def test_second_call_ends_the_first_run(train: Run) -> None:
         ("raise ValueError('no data')", 1, "ValueError: no data"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "preempted"),
         ("raise KeyboardInterrupt", -signal.SIGINT, "interrupted"),
+        ("import pickle; pickle.dumps(run)", 1, "call monitel.start() in the worker"),
     ],
 )
 def test_report_says_how_the_run_ended(train: Run, before: str, end: str, status: int, words: str) -> None:
