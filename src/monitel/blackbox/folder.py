@@ -357,13 +357,13 @@ def open_root(given: Path | None = None) -> Folder:
     path = box_root(given)
     assert path is not None
     try:
-        if given is None:
+        if is_usual := path == box_root():
             parent = path.parent.stat()
             private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
             if not private and not parent.st_mode & stat.S_ISVTX:
-                raise FolderError(f"other users can replace folders in {str(path.parent)!r}")
+                raise FolderError(f"other users can replace folders in {str(path.parent)!r}: run chmod +t on it")
         made = not os.path.lexists(path) and make_folder(path)
-        mine = (given or path.parent) / f"mine-{os.geteuid()}"
+        mine = (path.parent if is_usual else path) / f"mine-{os.geteuid()}"
         advice = f"set MONITEL_BLACK_BOX_DIR to a folder to which only you can write, such as {str(mine)!r}"
         folder = Folder.open(path, probe=False, advice=advice)
     except FolderError:

@@ -45,8 +45,9 @@ def test_default_folder_is_that_of_the_user_alone(own_boxes: Path, monkeypatch: 
     """There is no box if something unsafe is in its place, about which nothing is repaired."""
 
     def assert_refused(words: str) -> None:
-        with pytest.raises(FolderError, match=words):
-            open_root()
+        for given in (None, usual):  # a box has the usual one, too, as its path
+            with pytest.raises(FolderError, match=words):
+                open_root(given)
 
     own_boxes.mkdir(mode=0o700)
     own_boxes.chmod(0o1777)
