@@ -66,8 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         _discard_output()
         return 0
     except (CommandError, OutputError, FolderError, OSError) as error:
-        is_gone = isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename is None
-        warn("the current folder was removed: change to another one" if is_gone else error)
+        warn(_in_words(error))
         if isinstance(error, OutputError):
             _discard_output()
         return 1
@@ -75,6 +74,14 @@ def main(arguments: list[str] | None = None) -> int:
         warn(parsed.interrupted)
         return _CTRL_C
     return status
+
+
+def _in_words(error: Exception) -> str:
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    if error.filename is None and error.errno == errno.ENOENT:  # of getcwd()
+        return "the current folder was removed: change to another one"
+    return f"{error.filename!r} cannot be used: {error.strerror}" if error.filename else error.strerror
 
 
 def _program() -> str:
