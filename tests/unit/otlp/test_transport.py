@@ -89,6 +89,14 @@ def tls(tmp_path: Path, setenv: SetEnv) -> ssl.SSLContext:
     return context
 
 
+def test_bundle_of_other_programs_is_used_and_named(tls: ssl.SSLContext, setenv: SetEnv, tmp_path: Path) -> None:
+    setenv(OTEL_EXPORTER_OTLP_CERTIFICATE="", CURL_CA_BUNDLE=str(tmp_path / "authority.pem"))
+    with Receiver(tls=tls) as receiver:
+        assert Consequence.DELIVERED is attempt(transport(receiver.url)).consequence
+        setenv(REQUESTS_CA_BUNDLE="missing.pem")
+        assert "check REQUESTS_CA_BUNDLE: missing.pem: FileNotFound" in attempt(transport(receiver.url)).reason
+
+
 @pytest.mark.parametrize("behave", [hostile.drips_headers, hostile.drips_body], ids=["headers", "body"])
 @pytest.mark.parametrize("through_proxy", [False, True])
 def test_encrypted_attempt_ends(tls: ssl.SSLContext, setenv: SetEnv, behave: Behaviour, through_proxy: bool) -> None:

@@ -46,6 +46,7 @@ from monitel_otlp.transport.answer import (
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
 
+_BUNDLES = "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"  # for whoever does not set OpenTelemetry's variable
 _SLICE = 1 << 18  # bytes per send call
 _INTERIM = {*range(100, 200)} - {101}
 _Selector: Any = getattr(selectors, "PollSelector", selectors.SelectSelector)  # takes no descriptor
@@ -201,15 +202,17 @@ def basic(user: str, password: str) -> str:
     return f"Basic {base64.b64encode(content).decode()}"
 
 
-def tls_context(certificates: Certificates, *bundles: str | None) -> ssl.SSLContext:
+def tls_context(certificates: Certificates, *bundles: str) -> ssl.SSLContext:
     """Return the TLS context of a connection, or raise FailedError with the file that cannot be used.
 
-    The files are read each time, so renewed certificates are used. ``bundles`` are others for the authority's.
+    The files are read each time, so renewed certificates are used. ``bundles`` are variables of other authorities.
     """
     from requests.utils import DEFAULT_CA_BUNDLE_PATH  # late, as above
 
-    path = next(filter(None, (certificates.certificate, *bundles)), DEFAULT_CA_BUNDLE_PATH)
     chain, key, variable = certificates.client_certificate, certificates.client_key, AUTHORITY
+    if (path := certificates.certificate) is None:
+        found = next(filter(os.environ.get, bundles), None)
+        variable, path = (AUTHORITY, DEFAULT_CA_BUNDLE_PATH) if found is None else (found, os.environ[found])
 
     def refuse() -> str:  # never prompt
         raise FailedError(f"check {variable}: {path}: a key with a password is not supported")
@@ -294,15 +297,14 @@ class HttpTransport(Transport):
 
     def _open(self, deadline: float) -> Wire:
         address, proxy, certificates = self._endpoint.address, self.proxy, self._endpoint.certificates
-        bundles = os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")
         first = proxy or address
         wire = _connect(first, deadline)
         try:
             if first.scheme == "https":
-                wire.encrypt(tls_context(certificates, *bundles), first.host)
+                wire.encrypt(tls_context(certificates, *_BUNDLES), first.host)
             if proxy is not None and address.scheme == "https":
                 _open_tunnel(wire, address, proxy)
-                wire.encrypt(tls_context(certificates, *bundles), address.host)
+                wire.encrypt(tls_context(certificates, *_BUNDLES), address.host)
         except BaseException:
             wire.close()
             raise
