@@ -90,7 +90,8 @@ def tls(tmp_path: Path, setenv: SetEnv) -> ssl.SSLContext:
 
 
 def test_bundle_of_other_programs_is_used_and_named(tls: ssl.SSLContext, setenv: SetEnv, tmp_path: Path) -> None:
-    setenv(OTEL_EXPORTER_OTLP_CERTIFICATE="", CURL_CA_BUNDLE=str(tmp_path / "authority.pem"))
+    bundle = str(tmp_path / "authority.pem")
+    setenv(OTEL_EXPORTER_OTLP_CERTIFICATE="", REQUESTS_CA_BUNDLE="", CURL_CA_BUNDLE=bundle)
     with Receiver(tls=tls) as receiver:
         assert Consequence.DELIVERED is attempt(transport(receiver.url)).consequence
         setenv(REQUESTS_CA_BUNDLE="missing.pem")
