@@ -282,9 +282,10 @@ def _begin(name: str, event: Event | None) -> Run:
 
 def _checked_name(name: str | None) -> str:
     if name is None:  # an embedded interpreter may have no arguments
-        name = Path(*getattr(sys, "argv", ())[:1]).stem
-        if name.endswith("kernel_launcher"):  # of a notebook, whose name a Jupyter server gives
-            name = Path(os.environ.get("JPY_SESSION_NAME", "notebook")).stem
+        program = Path(*getattr(sys, "argv", ())[:1])
+        if program.stem.endswith("kernel_launcher"):  # of a notebook, whose name a Jupyter server gives
+            program = Path(os.environ.get("JPY_SESSION_NAME", "notebook"))
+        name = program.parent.name if program.stem == "__main__" else "" if program.stem == "-c" else program.stem
         name = escape_surrogates(name.strip("- ")) or "run"
     if not isinstance(name, str):
         raise TypeError(f"start() takes the name of the run, a str, got {type(name).__qualname__}: {name!r:.80}")

@@ -476,7 +476,10 @@ def test_name_whose_letters_the_locale_has_not(train: Run) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "name"),
-    [("[]", "run"), ("['/x/\\udc80.py']", "\\udc80"), ("['/x/ipykernel_launcher.py']", "my notebook")],
+    [
+        *(("[]", "run"), ("['-c']", "run"), ("['/x/\\udc80.py']", "\\udc80"), ("['/x/train/__main__.py']", "train")),
+        ("['/x/ipykernel_launcher.py']", "my notebook"),
+    ],
 )
 def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
     script = f"{BEGIN}sys.argv = {arguments}\nprint(monitel.start().name)"
