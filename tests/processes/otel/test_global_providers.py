@@ -118,6 +118,16 @@ def test_forked_child_leaves_folded_ranges_to_its_parent(run: Run) -> None:
     assert ended.stdout.count('"name": "own"') == ended.stdout.count('"name": "monitel.folded"') == 1
 
 
+@pytest.mark.parametrize("given", ["", "MeterProvider(), LoggerProvider()"])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_installation_beside_a_pipeline_is_reported(run: Run, given: str, is_first: bool) -> None:
+    """Everything would arrive twice, unless the installation has other providers."""
+    calls = ["monitel_otlp.configure(spool_dir='spool')", f"monitel_otel.install({given})"]
+    imports = "from opentelemetry.sdk.metrics import MeterProvider\nfrom opentelemetry.sdk._logs import LoggerProvider"
+    script = "\n".join([imports, "import monitel_otel, monitel_otlp", *(calls if is_first else calls[::-1])])
+    assert (given == "") == run("-c", script, fresh=True).stderr.count("arrives twice")
+
+
 def test_api_without_an_sdk(run: Run) -> None:
     """Nothing is exported, loaded or logged, so that a library may install monitel_otel."""
     ended = run("-c", NO_SDK, fresh=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from opentelemetry.trace import get_tracer_provider
 
 import monitel
 from monitel import run_events
+from monitel.process.failures import warn_once
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
 from monitel_otel.instruments import instruments_of
@@ -27,6 +29,10 @@ if TYPE_CHECKING:
 
     Given = tuple[MeterProvider | None, LoggerProvider | None]
 
+_TWICE = (
+    "monitel_otel.install() writes to the providers of monitel_otlp.configure(), which delivers everything itself: it "
+    "arrives twice. Remove one of them, or give install() other providers"
+)
 _SPANS = Group({"budget": ("budget", None), "steps": ("every", 1)})
 _LIMITS = dict.fromkeys(("budget", "every"), at_least(1))
 
@@ -160,7 +166,15 @@ def install(
         earlier.uninstall()
     installation = Installation(given, range_spans)
     _installed.append(installation)
+    warn_of_copies()
     return installation
+
+
+def warn_of_copies() -> None:
+    """Log a warning if an installation writes to providers of a pipeline, which delivers what it writes, too."""
+    used = [each for installed in _installed for each in _in_use(installed.given)]
+    if any(each is own for each in used for own in pipeline_providers):
+        warn_once(logging.getLogger("monitel.otel"), _TWICE)
 
 
 def _in_use(given: Given) -> tuple[MeterProvider, LoggerProvider]:
@@ -169,3 +183,4 @@ def _in_use(given: Given) -> tuple[MeterProvider, LoggerProvider]:
 
 
 _installed: list[Installation] = []
+pipeline_providers: list[object] = []  #: The global providers that :func:`monitel_otlp.configure` has set.

@@ -29,6 +29,7 @@ from monitel.runs import folder
 from monitel.runs.ledger import RunLedger
 from monitel.training.counters import begin_run
 from monitel.variables import BOOLEAN, FOLDER, Group, Variable, at_least, one_of, reads_variables
+from monitel_otel.installation import pipeline_providers, warn_of_copies
 from monitel_otlp._compat import NoOpLoggerProvider, global_providers, is_set, set_global_providers
 from monitel_otlp.config.resource import describe_process, rank_on_points
 from monitel_otlp.config.settings import Settings, exporters, read_variable, resolve
@@ -106,7 +107,6 @@ _NOTHING = (metrics.NoOpMeterProvider, NoOpLoggerProvider, trace.NoOpTracerProvi
 _lock = RLock()  # of configure()
 _current: Pipeline | None = None
 _automatically = False  # during configure_automatically()
-_own_providers: list[object] = []  # the global providers that were set here
 
 
 @reads_variables(CHOICES, GROUPS)
@@ -347,7 +347,7 @@ def _resource(attributes: Mapping[str, str | int | float | bool], given: Resourc
 
 def _is_applications(provider: object) -> bool:
     """Return True if the application has set this global provider, and not this module."""
-    return is_set(provider) and not any(provider is own for own in _own_providers)
+    return is_set(provider) and not any(provider is own for own in pipeline_providers)
 
 
 def _set_globals(pipeline: Pipeline) -> None:
@@ -363,8 +363,9 @@ def _set_globals(pipeline: Pipeline) -> None:
         None if _is_applications(present) or (isinstance(each, _NOTHING) and not is_set(present)) else each
         for present, each in zip(global_providers(), own, strict=True)
     ]
-    _own_providers.extend(chosen)
+    pipeline_providers.extend(chosen)
     set_global_providers(chosen)
+    warn_of_copies()
 
 
 def _handle_sigterm(pipeline: Pipeline, sigterm: bool | Literal["auto"]) -> None:
