@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, RLock, call_in_time
 from monitel.process.worker import Worker
 from monitel.stats import before_flush
@@ -161,6 +162,8 @@ class SummaryWriter:
         self._put(added_point(tag, text_string, global_step, walltime))
 
     def _put(self, entry: Point | Recorded, size: int = 1) -> None:
+        if self._closed and isinstance(entry, Point) and not entry.recorded:  # of add_*
+            warn_once(logger, "points that are added after close() are dropped (further ones are only counted)")
         with self._changed:
             if self._closed:
                 self._lost += size
