@@ -260,11 +260,15 @@ TOKEN = "sesame-4711"
 
 
 def test_headers_are_metadata(grpc_receiver: Any, start: Start, setenv: SetEnv) -> None:
-    """The names are in lower case, as gRPC requires; the argument overrides the variable."""
+    """The names are in lower case, as gRPC requires; the argument overrides the variable, and the address both."""
     setenv(OTEL_EXPORTER_OTLP_HEADERS="tenant=a,other=b%20c")
-    assert emit(start(grpc_receiver, headers={"Tenant": "b", "X-Run.id": "7"}), "event")
+    url = grpc_receiver.url.replace("://", "://me:sesame@")
+    assert emit(
+        start(grpc_receiver, endpoint=url, headers={"Tenant": "b", "X-Run.id": "7", "Authorization": "x"}), "event"
+    )
     headers = grpc_receiver.of("logs")[0].headers
     assert ("b", "b c", "7") == (headers["tenant"], headers["other"], headers["x-run.id"])
+    assert "Basic bWU6c2VzYW1l" == headers["authorization"]
 
 
 def test_headers_that_grpc_does_not_allow_are_logged(

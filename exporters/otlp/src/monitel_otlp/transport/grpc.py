@@ -37,7 +37,7 @@ from monitel_otlp.transport.answer import (
     setting_to_change,
     tls_failed,
 )
-from monitel_otlp.transport.http import tls_context
+from monitel_otlp.transport.http import basic, tls_context
 
 if TYPE_CHECKING:
     from monitel_otlp.messages.request import Request
@@ -77,13 +77,16 @@ _PROXY_VARIABLES = ("grpc_proxy", "https_proxy", "http_proxy")  # in the order o
 
 
 class GrpcTransport(Transport):
-    """Sends over gRPC, on a channel that is opened with the first request. User, path and query are not used."""
+    """Sends over gRPC, on a channel that is opened with the first request. Path and query are not used."""
 
     def __init__(self, signal: str, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self.url += f" ({signal})"  # the address is the same for all signals
         self._method = f"/opentelemetry.proto.collector.{_SERVICES[signal]}Service/Export"
-        self._metadata = Secret(tuple((name.lower(), value.reveal()) for name, value in endpoint.headers.items()))
+        metadata = {name.lower(): value.reveal() for name, value in endpoint.headers.items()}
+        if endpoint.address.credentials is not None:  # they come first
+            metadata["authorization"] = basic(*endpoint.address.credentials)
+        self._metadata = Secret(tuple(metadata.items()))
         compressions = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         self._compression = compressions.get(endpoint.compression)
         self._channel: grpc.Channel | None = None
