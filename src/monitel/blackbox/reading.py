@@ -285,7 +285,8 @@ def names_of(*folders: Folder) -> list[Any]:
     if not names:
         raise RecordError("names is damaged: it does not describe the process")
     if (version := names[0]["version"]) != VERSION:
-        raise FolderError(f"expected version {VERSION} of the record, got {version!r}: use that version of monitel")
+        words = f"has version {version!r} of the record, and this monitel reads {VERSION}: use the one that wrote it"
+        raise FolderError(f"{str(folders[0].path)!r} {words}")
     return names
 
 

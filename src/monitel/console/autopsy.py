@@ -91,9 +91,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def counts(processes: Sequence[Process]) -> str:
-    numbers = Counter(each.state for each in processes)
-    order = State.DEAD, State.ENDED, State.SILENT, State.ALIVE
-    states = ", ".join(f"{numbers[state]:,} {state.value}" for state in order if numbers[state])
+    numbers = Counter("unreadable" if each.problem else each.state.value for each in processes)
+    order = *(each.value for each in (State.DEAD, State.ENDED, State.SILENT, State.ALIVE)), "unreadable"
+    states = ", ".join(f"{numbers[state]:,} {state}" for state in order if numbers[state])
     return f"{counted(len(processes), 'process', 'es')}: {states}"
 
 

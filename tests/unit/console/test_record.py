@@ -20,6 +20,7 @@ from monitel.blackbox.recovery import claim
 from monitel.console.job import jobs_of
 from monitel.console.live import Live
 from monitel.console.reader import deaths_below, read_boxes
+from monitel.console.top import summary
 from monitel.runs.ended import VERSION, encode, read_ends, store_death
 from monitel.runs.process import Process, State, Total, doing_at, process_of
 from monitel.runs.stored import load
@@ -141,7 +142,8 @@ def test_stored_end_is_the_process_of_its_record(process: Recorded, tmp_path: Pa
 def test_job_that_cannot_be_read_has_no_advice_about_steps(process: Recorded) -> None:
     path = process.killed()
     (path / "names").write_bytes(b"damaged")
-    (job,) = Live([str(path)]).look().jobs
+    (job,) = (look := Live([str(path)]).look()).jobs
+    assert "1 job, 1 process: 1 unreadable" == summary(look)
     assert ["unknown: no process of the job can be read"] == [job.verdict.text]
     assert ["names is damaged: it does not describe the process"] == [each.problem for each in job.processes]
 
