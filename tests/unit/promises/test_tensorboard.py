@@ -94,9 +94,11 @@ def test_windows_at_one_step_are_merged_and_steps_that_go_back_are_real(
 def test_point_is_at_its_step_or_numbered(tmp_path: Path) -> None:
     """Each tag counts from 0 until there is a training step; until then events share 0, as they do with any step.
 
-    log() has exactly its step; another number is counted.
+    Behind a long text they count, too. log() has exactly its step; another number is counted.
     """
     with install(tmp_path) as installed:
+        for text in ("x" * 10_000, "a", "b"):
+            monitel.emit("long", text=text)
         for value in range(3):
             if value == 2:
                 monitel.set_step(7)
@@ -108,6 +110,7 @@ def test_point_is_at_its_step_or_numbered(tmp_path: Path) -> None:
         monitel.log({"loss": 8.0}, step=15, split="val")
     assert (0, 3) == (installed.writer.dropped, installed.writer.replaced)
     found = read(tmp_path)
+    assert [0, 1, 2] == [step for step, _ in found.pop("events/long")]
     epochs = found.pop("events/epoch")
     assert [(0, 1), (0, 2), (7, 1)] == [(step, str(text).count("epoch")) for step, text in epochs]
     assert {

@@ -118,7 +118,8 @@ class Charts:
         whole = recorded.step == step and len(before) < _LONGEST  # or without one: real steps may follow
         if whole:
             text = f"{before}\n\n{text}"
-        self._latest[tag] = recorded.step, text
+        if whole or (step, recorded.step) != (None, None):  # else they are many, of a job without steps: numbered
+            self._latest[tag] = recorded.step, text
         return Point(tag, text, recorded.step, walltime, recorded=True, whole=whole)
 
 
