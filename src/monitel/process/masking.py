@@ -14,7 +14,7 @@ _SHORTEST = 6  # characters of a variable's value; shorter ones may be in other 
 #: The parts of names that make them names of secrets, and what is in such names without a secret, for tokenizers.
 _NAME = re.compile(
     r"token|secret|passw|passphrase|pwd|credential|authorization|auth(?![a-z])|cookie|signature|bearer|webhook|apikey"
-    r"|(?<![a-z])(?:pass|sig|pat)$|(?:^|\.)key$|(?:api|app|access|account|private|secret|license|encryption|signing"
+    r"|(?<![a-z])(?:pass|pw|sig|pat)$|(?:^|\.)key$|(?:api|app|access|account|private|secret|license|encryption|signing"
     r"|shared|storage|ssh|wandb|hf|hub|openai|anthropic|aws|azure|gcp|master|service|client)[-_.]?key",
     re.IGNORECASE,
 )
@@ -36,6 +36,8 @@ _USER = re.compile(r"(?<=:/)(/?)(?:[^/?#\s\"']{0,1000}|[^/:\s]{0,200}:[^\s\"']{0
 _HOOK = re.compile(r"(?i)(://[^\s\"'/]{0,200}hook[^\s\"'/]{0,200}/|://[^\s\"'/]{1,200}/(?:api/)?webhooks?/)[^\s\"']+")
 _KNOWN = re.compile(
     r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abeprs]-|xapp-|A[KS]IA|AIza|nvapi-|ya29\.|eyJ|npm_|pypi-)[\w.-]{8,}"
+    r"|(?<=PRIVATE KEY-----).+",
+    re.DOTALL,
 )
 
 
@@ -66,6 +68,8 @@ def mask_values(values: Mapping[str, Any], environment: Mapping[str, str]) -> di
         if isinstance(value, Mapping):
             return {str(key): masked(each, str(key) if _is_secret(str(key)) else name) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
+            if all(isinstance(each, str) for each in value) and any(each.startswith("-") for each in value):
+                value = mask_arguments(value, environment)
             return [masked(each, name) for each in value]
         if not value or isinstance(value, (bool, int, float)):
             return value

@@ -80,7 +80,7 @@ def test_sigterm_does_not_wait_for_a_lock_that_it_has_interrupted(script: Run, t
 
 
 def test_ctrl_c_during_the_exit_does_not_cut_it_short(script: Run, own_boxes: Path) -> None:
-    """The signal is sent when the record in memory is removed, which would otherwise be taken for that of a killed process."""
+    """The signal comes when the record in memory is removed, which would otherwise be that of a killed process."""
     again = "sys.addaudithook(lambda name, _: name == 'os.rename' and os.kill(os.getpid(), 2))\n"
     ended = script(f"{INSTALL}loss.add(1)\n{again}raise KeyboardInterrupt\n", returncode=-2)
     assert (1, []) == (ended.stderr.count("Traceback"), [*own_boxes.glob("[!.]*")])

@@ -146,7 +146,7 @@ def test_values_that_refer_to_each_other_are_cut(monkeypatch: pytest.MonkeyPatch
 #: Names of options and keys, and values. A command and a configuration mask the same.
 SECRET = [
     *((name, "x") for name in ("hf_token", "hub_token", "token", "key", "bearer", "pat", "api_key", "apiKey")),
-    *((name, "x") for name in ("hftoken", "slack-webhook", "db-pass", "wandb.key", "aws_secret_access_key")),
+    *((name, "x") for name in ("hftoken", "slack-webhook", "db-pass", "db_pw", "wandb.key", "aws_secret_access_key")),
     *(("bot_token", "x"), ("request_signature", "x"), ("Token", "-X"), ("db.password", "a b"), ("password", "<x>")),
 ]
 SHOWN = [
@@ -163,7 +163,7 @@ def test_one_rule_masks_commands_and_configurations(name: str, value: str, is_se
     text = "{{'a': 1, '{}': '{}'}}"
     command = [f"--{name}", value, "--lr", f"+{name}={value}", text.format(name, value), f"--{name}", "--lr"]
     expected = [f"--{name}", shown, "--lr", f"+{name}={shown}", text.format(name, shown), f"--{name}", "--lr"]
-    assert expected == mask_arguments(command, {})
+    assert expected == mask_arguments(command, {}) == monitel.RunConfig({"argv": command}).config["argv"]
     given = {name: value, "model": [{name: [value, 1, None, True, ""]}]}
     assert {name: shown, "model": [{name: [shown, 1, None, True, ""]}]} == monitel.RunConfig(given).config
 
@@ -177,6 +177,7 @@ def test_one_rule_masks_commands_and_configurations(name: str, value: str, is_se
         ("https://host/?a=1&token=xyz&b=2", "https://host/?a=1&token=***&b=2"),
         ("url=https://host/?key=xyz", "url=https://host/?key=***"),
         ("xoxb-1234567890-abc", "***"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nabc\n-----END", "-----BEGIN RSA PRIVATE KEY-----***"),
         ("xcanaryy", "x***y"),
         ("https://github.com/me/hooks", "https://github.com/me/hooks"),
         ('{"password": "two words", "x": 1}', '{"password": "***", "x": 1}'),
