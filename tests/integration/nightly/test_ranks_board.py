@@ -14,7 +14,6 @@ from tests.integration.stack.boards import Board, board
 from tests.integration.stack.filling import Store, store
 from tests.support.checks import wait_until
 from tests.support.paths import ROOT
-from tests.unit.promises.test_lateness import BASE, synchronous
 
 from monitel.console import lateness
 
@@ -45,6 +44,17 @@ pipeline.shutdown()
 
 Values = Mapping[Any, float]  # by labels
 Times = dict[int, dict[str, float]]
+BASE = {"optimizer": 0.005, "other": 0.002, "data": 0.010, "forward": 0.030, "backward": 0.060}
+
+
+def synchronous(ranks: int, delays: Mapping[tuple[int, str], float]) -> Times:
+    """Return the stages of ranks of which some are delayed: each waits for the last one."""
+    times = [
+        {stage: seconds + delays.get((rank, stage), 0.0) for stage, seconds in BASE.items()} for rank in range(ranks)
+    ]
+    last = max(sum(of.values()) for of in times)
+    return {rank: {**of, "sync": last - sum(of.values())} for rank, of in enumerate(times)}
+
 
 #: Seconds of the stages of each rank, equal in every cycle, by run and group: the ranks that are compared.
 TIMES: dict[tuple[str, str], Times] = {

@@ -118,16 +118,6 @@ def test_counts_and_sums_are_exact_while_threads_record_and_a_reader_collects(ba
     assert (1200, 2400.0, 1200) == tuple(values[name] for name in ("loss.count", "loss.sum", "monitel.windows"))
 
 
-def test_collection_closes_windows_for_a_later_installation(backend: Backend, clock: ManualClock) -> None:
-    """As of a notebook's cell that runs again; the SDK keeps the callbacks that it got first."""
-    backend.install()
-    with backend.install():
-        stat = Stat("loss", [SUM], 60.0)
-        stat.add(1)
-        clock.advance(60)
-        assert {"loss.sum": 1.0, "monitel.windows": 1}.items() <= backend.values().items()
-
-
 @pytest.mark.usefixtures("installed")
 def test_value_that_a_backend_cannot_use_is_left_out_and_counted(backend: Backend, clock: ManualClock) -> None:
     """NaN, infinities, and negative sums of a monotonic Stat are counted by Stat and aggregation."""

@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.producers import fill
 
-from monitel import Histogram
-
 Operation = tuple[Any, ...]
 
 
@@ -204,18 +202,6 @@ def test_twins_have_one_interface(both_twins: dict[str, ModuleType]) -> None:
     assert names == {name for name in names if hasattr(py, name)}
     for name in (name for name in names if not name.startswith("_")):
         assert getattr(c, name).__doc__.split() == getattr(py, name).__doc__.split()
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.lists(st.floats(), max_size=20))
-def test_twins_collect_the_same_distribution(both_twins: dict[str, ModuleType], samples: list[float]) -> None:
-    """Both collect the histogram that Histogram.of() gives, and the same standard deviation."""
-    found = []
-    for package in both_twins.values():
-        stat = package.Stat("x", [package.HISTOGRAM, package.STDDEV], math.inf)
-        found += [(repr(each.histogram), repr(each.stddev)) for each in windows_of(package, stat, samples)]
-    assert [repr(Histogram.of(samples))] * len(found) == [histogram for histogram, _ in found]
-    assert (2 * bool(samples), bool(samples)) == (len(found), len({*found}))
 
 
 @pytest.mark.parametrize("scale", [3, 12, 20])

@@ -158,16 +158,6 @@ def test_no_value_raises_into_the_loop(receiver: Receiver, start: Start, number:
         assert 3 == len(backend.spans())
 
 
-def test_proxy_of_an_object_that_is_gone_is_left_out(backend: Backend) -> None:
-    """In log() and as the argument of a range; what is recorded beside it is exported."""
-    gone: Any = proxy(Broken())
-    record_ranges("range", args=gone)
-    monitel.log({"beside": 0.5, "value": gone})
-    monitel.log(beside=0.5, value=gone)
-    assert 0.5 == backend.values()["beside"]
-    assert ["range"] == [each.name for each in backend.spans()]
-
-
 def test_provider_that_fails_does_not_stop_the_loop(caplog: pytest.LogCaptureFixture) -> None:
     """At a window's end, in log(), emit() and a range; the first failure is logged, and all are counted."""
     metrics, logs, traces = Mock(), Mock(), Mock()

@@ -305,6 +305,19 @@ CASES: dict[str, tuple[list[Facts], tuple[Any, ...]]] = {
         RANK_2_IS_LATE,
         (f"{TAKES_LONGER} (21 % of each step)", 2, "data", 0.030, 0.030 / 0.140),
     ),
+    "the picture of docs/explanation/late-ranks.md": (
+        [
+            trains(rank, 4, steps=400, stages=dict(zip(LATE, (each / 1000 for each in milliseconds), strict=True)))
+            for rank, milliseconds in enumerate(
+                [(8, 30, 60, 5, 2, 30), (9, 31, 59, 5, 2, 29), (38, 30, 60, 5, 2, 0), (8, 29, 61, 5, 2, 30)]
+            )
+        ],
+        (f"{TAKES_LONGER.replace('30.0', '29.5')} (22 % of each step)", 2, "data", 0.0295, 29.5 / 135),
+    ),
+    "a rank with longer cycles makes other steps": (
+        [*RANK_2_IS_LATE[:2], trains(2, 4, steps=400, stages={**LATE, "forward": 0.1}), RANK_2_IS_LATE[3]],
+        ("healthy: 4 ranks, 8.33 steps/s, 7 % waiting for data",),
+    ),
     "ranks of different groups are not compared": (
         [
             *(trains(rank, 4, group="first", stages={"data": 0.01, "backward": 0.05, "sync": 0.05}) for rank in (0, 1)),
