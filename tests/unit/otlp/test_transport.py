@@ -14,7 +14,7 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
 from tests.support import hostile
-from tests.support.checks import SetEnv, warnings_with
+from tests.support.checks import SetEnv, wait_until, warnings_with
 from tests.support.grpc_receiver import GrpcReceiver
 from tests.support.hostile import OK_HEAD, Behaviour, Peer
 from tests.support.inbox import DEADLINE
@@ -135,6 +135,15 @@ def test_proxy_that_the_core_of_grpc_would_pass_by_is_refused(grpc_receiver: Any
     setenv(no_proxy="localhost")
     url = grpc_receiver.url.replace("127.0.0.1", "localhost")
     assert Consequence.DELIVERED is attempt(transport(url, "grpc")).consequence
+
+
+def test_next_attempt_over_grpc_is_on_a_new_connection_if_none_answers() -> None:
+    with Peer(hostile.never_reads) as peer:
+        sender = transport(peer.url, "grpc")
+        for number in (1, 2):
+            assert Consequence.RETRY is sender.send(SMALL, 0.3).consequence
+            wait_until(lambda number=number: peer.connections == number, "the connection")  # type: ignore[misc]
+        sender.close()
 
 
 def test_stale_connection_is_replaced_without_a_failed_attempt() -> None:

@@ -108,7 +108,7 @@ class GrpcTransport(Transport):
             content: bytes = call(request.body, timeout=timeout, metadata=metadata, compression=self._compression)
         except grpc.RpcError as error:
             answer = _answer(request, error, self._endpoint)
-            if answer.consequence in {Consequence.RETRY, Consequence.REFUSED}:
+            if answer.consequence is Consequence.REFUSED or not answer.answered:
                 self.close()  # the next channel reads the files, resolves and connects again
             return answer
         return delivered(_decompressed(content))
