@@ -27,7 +27,7 @@ _WIDTH = 80  # columns of a text; wider lines are hard to read
 _LEAST_WIDTH = 20
 _LONGEST = 10_000  # characters of a text from outside
 # A word of a text, or one of our commands with its options, paths and addresses.
-_WORD = re.compile(r"monitel \w+(?: (?:'[^']*'|(?:--|/|https?:)\S*))*\S*|\S+")
+_WORD = re.compile(r"""monitel \w+(?: (?:'[^']*'(?:"'"'[^']*')*|(?:--|/|https?:)\S*))*\S*|\S+""")
 _LABEL = 15  # columns of the labels
 _LEAST_NAME, _GAP = 12, "  "  # columns of the first column of a narrow table, and the space between two columns
 _OTLP = "OTEL_EXPORTER_OTLP_"

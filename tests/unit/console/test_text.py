@@ -1,6 +1,7 @@
 """Text: its characters and columns, numbers, durations and times; the output and the arguments of commands."""
 
 import os
+import shlex
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from types import SimpleNamespace
@@ -41,8 +42,9 @@ def test_lines_are_broken_at_spaces_and_long_words_where_they_must() -> None:
     assert [] == wrapped(" ", 11)
     assert ["exception", "  one", "  two"] == [*labelled("exception", "one two", 6, 2)]
     assert [] == [*labelled("exception", "", 6, 2)]
-    command = "monitel replay '/a folder/of it' --endpoint http://HOST:4318"
-    assert ["deliver with:", f"{command};", "then go on"] == wrapped(f"deliver with: {command}; then go on", 16)
+    for path in ("/a folder/of it", "/a folder/that's of 'it'"):
+        command = f"monitel replay {shlex.quote(path)} --endpoint http://HOST:4318"
+        assert ["deliver with:", f"{command};", "then go on"] == wrapped(f"deliver with: {command}; then go on", 16)
 
 
 @pytest.mark.parametrize(
