@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -106,9 +106,12 @@ class Job:
 
     def _ends(self, *, helpers: bool) -> list[Process]:
         """Return the helpers, or the others. A helper of a rank, whose variables it has inherited, is not the rank."""
-        main, ranks = {*map(id, self.counted)}, {each.key: each.rank for each in self.processes}
+        main, parent_of = {*map(id, self.counted)}, _parents(self.processes)
         found = [each for each in self.processes if (id(each) not in main) == helpers]
-        return [each.but(rank=None) if helpers and ranks.get(each.parent) == each.rank else each for each in found]
+        return [
+            each.but(rank=None) if helpers and (parent := parent_of(each)) and parent.rank == each.rank else each
+            for each in found
+        ]
 
     @property
     def time(self) -> RunTime | None:
@@ -169,9 +172,9 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
 
 def with_pool_workers_completed(processes: Sequence[Process]) -> list[Process]:
     """Return processes; those that SIGTERM has ended have completed if their parent has, or runs on, as a Pool does."""
-    well = {each.key for each in processes if each.key and (each.runs or each.status == COMPLETED)}
+    parent_of = _parents([each for each in processes if each.runs or each.status == COMPLETED])
     ended: dict[str, Any] = {"state": State.ENDED, "death": "", "status": COMPLETED}
-    return [each.but(**ended) if each.death == _TERMINATED and each.parent in well else each for each in processes]
+    return [each.but(**ended) if each.death == _TERMINATED and parent_of(each) else each for each in processes]
 
 
 def _with_names(processes: Sequence[Process]) -> list[Process]:
@@ -184,14 +187,23 @@ def _with_names(processes: Sequence[Process]) -> list[Process]:
     return [each if each.job.own_service else each.but(job=only.get(each.job.run, each.job)) for each in processes]
 
 
+def _parents(processes: Sequence[Process]) -> Callable[[Process], Process | None]:
+    """Return a function for the parent of a process among these.
+
+    In two containers that start together, processes may have the same id and start time.
+    """
+    keys: dict[object, Process] = {each.key: each for each in processes if each.key}
+    keys |= {(each.owner.namespace, each.key): each for each in processes if each.owner}
+    return lambda each: (each.owner and keys.get((each.owner.namespace, each.parent))) or keys.get(each.parent)
+
+
 def _roots(processes: Sequence[Process]) -> list[Process]:
     """Return for each process the outermost one, with the same names, that has started it or its parents."""
-    keys = {each.key: each for each in processes if each.key}
-    found = []
+    parent_of, found = _parents(processes), []
     for each in processes:
-        root, seen = each, {""}
-        while root.parent not in seen and (parent := keys.get(root.parent)) is not None and parent.job == each.job:
-            seen.add(root.parent)
+        root, seen = each, {id(each)}
+        while (parent := parent_of(root)) is not None and id(parent) not in seen and parent.job == each.job:
+            seen.add(id(parent))
             root = parent
         found.append(root)
     return found

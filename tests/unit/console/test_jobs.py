@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.unit.console.made_processes import JOB, LATE, START, S, alive, ended, late_ranks, totals
+from tests.unit.console.made_processes import JOB, LATE, START, S, alive, ended, late_ranks, owner_of, totals
 
 from monitel.blackbox.activity import Wait
 from monitel.console.job import Job, jobs_of, replaced
@@ -89,6 +89,17 @@ def test_death_in_a_job_that_runs_is_not_hidden_by_another_job_of_its_name(launc
     dead, later = launched(1, "a", 1, state=State.DEAD), launched(1, launcher, 3, 200)
     for others, hidden in (([launched(0, "a", 2)], launcher == "a"), ([], True)):
         assert ([dead] if hidden else []) == replaced([dead, *others, later])
+
+
+def test_helper_belongs_to_the_job_of_its_container() -> None:
+    """In containers that start together, processes have the same ids and start times."""
+    containers = []
+    for name in range(3):
+        root, helper = launched(None, "0", 1), launched(None, "1", 2)
+        owners = [owner_of(number)._replace(namespace=f"pid:[{name}]") for number in (1, 2)]
+        containers.append([each.but(owner=of, box=f"/{name}") for each, of in zip((root, helper), owners, strict=True)])
+    jobs = jobs_of([each for of in zip(*containers, strict=True) for each in of])
+    assert [1, 1, 1] == [len({each.owner.namespace for each in job.processes if each.owner}) for job in jobs]
 
 
 def test_helper_that_has_inherited_the_rank_is_not_the_rank() -> None:
