@@ -243,7 +243,7 @@ def _status_of_the_end() -> str:
     global _exception
     error = sys.exc_info()[1]
     _exception = _described(error.__context__ if isinstance(error, SystemExit) else error) or _exception
-    if error is None and _is_interactive():  # an exception there does not end it
+    if error is None and _goes_on():  # an exception there does not end it
         return _COMPLETED
     error = error or getattr(sys, "last_value", None)
     return _exit[1] if error is None else _status_of(error)
@@ -259,8 +259,10 @@ def _status_of(error: BaseException | None) -> str:
     return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
 
 
-def _is_interactive() -> bool:
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+def _goes_on() -> bool:
+    """Return True in an interactive session, which shows exceptions, unless ``sys.exit`` ends it."""
+    ended = _exit[1] != _COMPLETED and not isinstance(getattr(sys, "last_value", None), SystemExit)  # IPython shows it
+    return (hasattr(sys, "ps1") or bool(sys.flags.interactive)) and not ended
 
 
 # ---- exceptions
@@ -301,7 +303,7 @@ def last_exception() -> tuple[str, str, str] | None:
 
     The place is file and line, separated by a colon: the innermost one that is not in an installed package.
     """
-    return (None if _is_interactive() else _described(getattr(sys, "last_value", None))) or _exception
+    return (None if _goes_on() else _described(getattr(sys, "last_value", None))) or _exception
 
 
 def _described(error: BaseException | None) -> tuple[str, str, str] | None:

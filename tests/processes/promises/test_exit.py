@@ -127,6 +127,8 @@ CODES = [
     ("try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    sys.exit(1)\n", 1, "interrupted"),
     ("with pipeline:\n    raise ValueError\n", 1, "failed"),
     ("sys.ps1 = '>>> '\nraise ValueError\n", 1, "completed"),
+    ("sys.ps1 = '>>> '\nsys.exit(3)\n", 3, "failed"),
+    ("sys.ps1 = '>>> '\ntry: sys.exit(3)\nexcept SystemExit as error: sys.last_value = error\n", 0, "completed"),
 ]
 
 
