@@ -162,7 +162,8 @@ class _Checkpoint(Event):
 def test_events_can_be_copied_and_pickled() -> None:
     """With additional attributes, and with the window of a Stat, where torch raises or aborts."""
     moment = MOMENT.replace(tzinfo=EAST, fold=1)
-    event: Any = _Checkpoint("saved", moment, {"ok": np.bool_(True)}, severity=Severity.WARN)
+    data: Any = {"ok": np.bool_(True)}
+    event: Any = _Checkpoint("saved", moment, data, severity=Severity.WARN)
     event.path = "/a"
     assert (EAST, 1, "True") == (event.timestamp.tzinfo, event.timestamp.fold, repr(event.data["ok"]))
     with installed.testing.capture_events() as events:
