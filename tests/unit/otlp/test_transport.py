@@ -28,6 +28,7 @@ from monitel_otlp.transport.answer import Answer, Consequence, error_text, one_l
 
 SMALL = Request("logs", b"")
 COMPLETE = OK_HEAD + b"Content-Length: 0\r\n\r\n"
+SETTINGS = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0"  # of HTTP/2, and the acknowledgement
 LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets hold
 
 
@@ -138,7 +139,11 @@ def test_proxy_that_the_core_of_grpc_would_pass_by_is_refused(grpc_receiver: Any
 
 
 def test_next_attempt_over_grpc_is_on_a_new_connection_if_none_answers() -> None:
-    with Peer(hostile.never_reads) as peer:
+    def behave(peer: Peer, connection: socket.socket) -> None:
+        peer.send(connection, SETTINGS)
+        peer.closing.wait()
+
+    with Peer(behave) as peer:
         sender = transport(peer.url, "grpc")
         for number in (1, 2):
             assert Consequence.RETRY is sender.send(SMALL, 0.3).consequence
@@ -227,7 +232,7 @@ def test_answer_of_another_server_over_http_2_is_not_about_the_items(status: int
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         connection.recv(1000)
-        peer.send(connection, b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0")  # SETTINGS, and the acknowledgement
+        peer.send(connection, SETTINGS)
         while b"/Export" not in (received := connection.recv(1000)):
             assert received
         peer.send(connection, b"\0\0\5\1\5\0\0\0\1" + b"\x08\x03%d" % status)  # HEADERS
