@@ -147,8 +147,8 @@ def _warn_of_no_handler(*, ends: bool = False) -> None:
         stop_no_handler_warning()
         if not is_child() and not sdk_is_disabled() and is_rank_zero(launch_attributes()):
             _log.warning(
-                "log(), emit() and windows go nowhere: this process has no exporter. Call monitel_otlp.configure() or "
-                "monitel_tensorboard.install() first, or monitel.register_event_handler()"
+                "log(), emit() and windows go nowhere: this process has no exporter. Call monitel.start() first, or "
+                "monitel_otlp.configure(), monitel_tensorboard.install() or monitel.register_event_handler()"
             )
 
 

@@ -35,6 +35,7 @@ _MODULES = {
     "compare": "monitel.console.compare",
     "report": "monitel.console.report",
 }
+_OTLP = ("doctor", "cat", "replay")
 _DESCRIPTION = "Run a training job, watch it, examine killed processes, deliver what they have left, and more."
 
 
@@ -47,6 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in _commands(name):
         add(commands)
+    if name in _OTLP and name not in commands.choices:
+        parser.error(
+            f"monitel {name} needs monitel-otlp: run `pip install monitel-otlp` (from a clone: "
+            "`pip install -e exporters/otel -e exporters/otlp`)"
+        )
     if name not in commands.choices and (close := get_close_matches(name, commands.choices)):
         parser.error(f"there is no command {name!r}: did you mean {close[0]!r}?")
     if not arguments:

@@ -291,7 +291,8 @@ def test_plug_in_that_cannot_be_loaded_is_named(program: Program, runs: Path, mo
     printed = program("--help")
     words = "the command 'replay' of 'of_an_old_version:add' cannot be loaded: ModuleNotFoundError"
     assert (True, True) == (words in printed.stderr, "doctor" in printed.stdout)
-    assert words in program("replay", runs, status=2).stderr
+    refused = program("replay", runs, status=2).stderr
+    assert (True, True) == (words in refused, "monitel replay needs monitel-otlp: run `pip install" in refused)
     assert EVENTS == cat(runs).names
 
 
