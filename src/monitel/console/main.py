@@ -9,7 +9,7 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
@@ -48,13 +48,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in _commands(name):
         add(commands)
-    if name in _OTLP and name not in commands.choices:
-        parser.error(
-            f"monitel {name} needs monitel-otlp: run `pip install monitel-otlp` (from a clone: "
-            "`pip install -e exporters/otel -e exporters/otlp`)"
-        )
-    if name not in commands.choices and (close := get_close_matches(name, commands.choices)):
-        parser.error(f"there is no command {name!r}: did you mean {close[0]!r}?")
+    if words := _mistake(name, commands.choices):
+        parser.error(words)
     if not arguments:
         parser.error(f"give a command: {', '.join(commands.choices)}")
     parsed, unknown = parser.parse_known_args(arguments)
@@ -88,6 +83,17 @@ def _in_words(error: Exception) -> str:
     if error.filename is None and error.errno == errno.ENOENT:  # of getcwd()
         return "the current folder was removed: change to another one"
     return f"{error.filename!r} cannot be used: {error.strerror}" if error.filename else error.strerror
+
+
+def _mistake(name: str, known: Collection[str]) -> str:
+    """Return what is wrong with a command that is not known, if the name shows more than that."""
+    if name in known:
+        return ""
+    if name in _OTLP:
+        clone = "pip install -e exporters/otel -e exporters/otlp"
+        return f"monitel {name} needs monitel-otlp: run `pip install monitel-otlp` (from a clone: `{clone}`)"
+    close = get_close_matches(name, known)
+    return f"there is no command {name!r}: did you mean {close[0]!r}?" if close else ""
 
 
 def _program() -> str:
