@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from monitel.attributes import checked_text
+from monitel.process.exit import without_interruption
 from monitel.process.failures import call_each, warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import Lock, RLock, get_ident
@@ -334,6 +335,7 @@ def _create_sources(options: dict[str, Any]) -> dict[str, Source]:
     return {name: source for name, source in created.items() if source is not None}
 
 
+@without_interruption(raises=False)
 def _end() -> None:
     """End at exit what must not outlive the interpreter, such as torch's handler.
 

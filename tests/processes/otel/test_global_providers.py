@@ -43,6 +43,8 @@ if sys.argv[1] == "explicit":
     provider.shutdown()
 if sys.argv[1] == "raises":
     monitel.register_event_handler(lambda event: event.window and 1 / 0)
+if sys.argv[1] == "ctrl-c":
+    monitel.register_event_handler(lambda event: event.window and os.kill(os.getpid(), 2))
 """
 
 FORK = """\
@@ -99,11 +101,11 @@ def test_global_providers_are_the_default(when: str) -> None:
         assert ["step"] == [each.name for each in backend.spans()]
 
 
-@pytest.mark.parametrize("how", ["at exit", "later", "explicit", "raises"])
+@pytest.mark.parametrize("how", ["at exit", "later", "explicit", "raises", "ctrl-c"])
 def test_what_is_open_at_the_end_is_exported(run: Run, how: str) -> None:
     """The providers shut down before monitel, at exit, if they are set after install() too, or by the application.
 
-    So it is if an event handler of the application raises then.
+    So it is if an event handler of the application raises then, or Ctrl-C is pressed.
     """
     ended = run("-c", SHUT_DOWN, how, fresh=True)
     assert (how == "raises") == ("ZeroDivisionError" in ended.stderr) == bool(ended.stderr)

@@ -13,6 +13,7 @@ from opentelemetry.trace import get_tracer_provider
 
 import monitel
 from monitel import run_events
+from monitel.process.exit import without_interruption
 from monitel.process.failures import warn_once
 from monitel.variables import Group, at_least
 from monitel_otel._compat import get_logger_provider
@@ -95,6 +96,7 @@ class Installation:
         if not self._sharing():
             self._instruments.stop()
 
+    @without_interruption(raises=False)
     def _write_last(self) -> None:
         try:
             monitel.flush()
