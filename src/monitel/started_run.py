@@ -21,6 +21,7 @@ from monitel.console.report import FILE, is_wanted, write_report
 from monitel.handlers import log_event
 from monitel.logged_numbers import log
 from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main, without_interruption
+from monitel.process.failures import warn_once
 from monitel.process.fork import register_at_fork
 from monitel.process.import_hook import AfterImport
 from monitel.process.launcher import is_rank_zero, launch_attributes, sdk_is_disabled, service_name
@@ -98,6 +99,8 @@ class Run:
             >>> (run.folder / "report.html").exists()
             True
         """
+        if self._is_over:
+            warn_once(_log, "log() of the run %r, which has ended, records into the present run, if any", self.name)
         log(*([] if values is _NOTHING else [values]), step=step, **attributes)
         own, again = self._step, self._again
         if step is None or get_step() != (self._before if own is None else own):

@@ -98,11 +98,12 @@ def test_second_call_ends_the_first_run(train: Run) -> None:
 
     Names in the report are those of the program.
     """
-    second = "monitel.start('my run').log(loss=0.5, step=7)\n"
+    second = "monitel.start('my run').log(loss=0.5, step=7)\nrun.log(late=1, step=7)\n"
     third = "with suppress(ValueError), monitel.start('損失/third') as run:\n    monitel.stat('é').add(1)\n"
     third += "    run.log({'loss': 2.0, '損失': 1.0}, step=1)\n"
-    train(f"from contextlib import suppress\n{BEGIN}{TRAIN}{second}{third}    raise ValueError('no data')\n")
-    assert (1 / 30, 0.5) == pytest.approx((curves(1)["loss"], curves(2)["loss"]))
+    ended = train(f"from contextlib import suppress\n{BEGIN}{TRAIN}{second}{third}    raise ValueError('no data')\n")
+    assert (1 / 30, 0.5, 1) == pytest.approx((curves(1)["loss"], *map(curves(2).get, ("loss", "late"))))
+    assert 1 == ended.stderr.count("log() of the run 'my run', which has ended")
     runs = {each["run"]: each for each in stored_runs()}
     states = [(each["state"], each["last_step"]) for _, each in sorted(runs.items())]
     assert [("completed", 30), ("completed", 7), ("failed", 1)] == states
