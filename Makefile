@@ -12,10 +12,13 @@ SOURCES := src exporters/otel/src exporters/otlp/src exporters/tensorboard/src
 PAGES := tests/unit/test_docs.py tests/unit/test_public_api.py tests/unit/test_reference_pages.py
 PYTEST := -m pytest -q --dist worksteal
 
-.PHONY: demo test test-processes test-torch integration nightly sanitize lint docs docs-serve bench stack-up stack-down screenshots dist workflows clean
+.PHONY: demo help test test-processes test-torch integration nightly sanitize lint docs docs-serve bench stack-up stack-down screenshots dist workflows clean
 
 demo: $(STAMP)  ## half a minute of real training, recorded for TensorBoard and OpenTelemetry
 	$(BIN)/python docs/examples/train_char_model.py
+
+help:  ## these lines
+	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 18
 
 test: $(STAMP)  ## the tests within one process: a minute and a half
 	$(BIN)/python $(PYTEST) -n 2 tests/unit
