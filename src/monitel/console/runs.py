@@ -183,8 +183,8 @@ class Runs:
 
         A name that ``monitel runs`` shows, or that was given to :func:`monitel.start`, is that of the latest such run.
         """
-        path = Path(name).resolve()
-        stores = {path, Path(name), *map(store_of_report, (path, (self._started or self._root) / name))}
+        path, below = (each.resolve() for each in (Path(name), (self._started or self._root) / name))
+        stores = {path, below, Path(name), *map(store_of_report, (path, below))}
         found = [each for each in self.all if each.time.run == name or each.store in stores][-1:]
         found = found or [each for each in self.all if each.name == name]
         found = found or [each for each in self.all if name in {name_of(each.store), each.title}][-1:]

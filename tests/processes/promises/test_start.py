@@ -210,6 +210,9 @@ def test_ranks_share_a_folder() -> None:
     assert (0, True) == (printed.status, printed.stdout.startswith("<!doctype html>\n"))
     assert (1, "", False) == (refused.status, refused.stdout, Path("-").exists())
     assert "rank 1 killed by SIGKILL" in Path("again.html").read_text()
+    (shared.parent / "latest").symlink_to(shared.name)  # of the user: another name, not another run
+    by_link = command("report", "latest", "--output", "again.html")
+    assert (0, "again.html\n", "") == (by_link.status, by_link.stdout, by_link.stderr)
     Path("link").symlink_to("again.html")
     for place, words in (("link", "is not a file"), (".", "is not a file"), ("no/a.html", "cannot be written: ")):
         refused = command("report", "--output", place)
