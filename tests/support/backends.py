@@ -80,6 +80,7 @@ def receiver() -> Iterator[Receiver]:
 def grpc_receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A backend that accepts everything over gRPC, unless the test sets other answers."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+    monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
     pytest.importorskip("grpc", reason="the extra monitel-otlp[grpc] is not installed")
     from tests.support.grpc_receiver import GrpcReceiver
 

@@ -19,6 +19,7 @@ def program(caplog: pytest.LogCaptureFixture) -> Program:
             for name, value in (env or {}).items():
                 patch.setenv(name, value)
             patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+            patch.setenv("GRPC_VERBOSITY", "ERROR")
             patch.setattr(sys, "argv", ["monitel", *map(str, arguments)])  # its name is in the usage
             patch.setattr("monitel.process.failures._warned", set())  # as in a new process
             printed = command(*arguments)

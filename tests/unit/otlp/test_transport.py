@@ -34,7 +34,7 @@ LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets
 
 @pytest.fixture(autouse=True)
 def fork_support(setenv: SetEnv) -> None:
-    setenv(GRPC_ENABLE_FORK_SUPPORT="0")
+    setenv(GRPC_ENABLE_FORK_SUPPORT="0", GRPC_VERBOSITY="ERROR")
 
 
 def transport(url: str, protocol: str = "http/protobuf") -> Any:

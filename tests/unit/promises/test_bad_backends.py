@@ -40,6 +40,7 @@ SOON = "0.3"
 def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry after milliseconds instead of seconds, unless the backend has asked for a pause."""
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # set by the import of gRPC
+    monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
     make_small(monkeypatch)
 
 

@@ -55,6 +55,7 @@ def unseen(
         caplog.set_level(logging.DEBUG, name)
     monkeypatch.setattr(http.client.HTTPConnection, "debuglevel", 1)
     monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the transport sets it
+    monkeypatch.setenv("GRPC_VERBOSITY", "ERROR")
 
     def unseen(*others: Any) -> None:
         outputs = capsys.readouterr()

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import grpc
 import pytest
 import trustme
 from tests.processes.patience import with_patience
@@ -15,8 +16,9 @@ GRPC = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
 
 @pytest.fixture(autouse=True)
 def no_fork_support(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let scripts start without the variable that the import of gRPC's transport sets in this process."""
-    monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+    """Let scripts start without the variables that the import of gRPC's transport sets in this process."""
+    for variable in ("GRPC_ENABLE_FORK_SUPPORT", "GRPC_VERBOSITY"):
+        monkeypatch.delenv(variable, raising=False)
 
 
 FORK = """\
@@ -86,6 +88,15 @@ class Finder:
 sys.meta_path.insert(0, Finder())
 """
     assert "0" == train(script + TRAIN, receiver.url, env=GRPC).stdout.split()[-1]  # others ask whether it is installed
+
+
+def test_core_of_grpc_prints_no_information(train: Run) -> None:
+    certificate = trustme.CA().issue_cert("127.0.0.1")
+    pair = certificate.private_key_pem.bytes(), certificate.cert_chain_pems[0].bytes()
+    with GrpcReceiver(credentials=grpc.ssl_server_credentials([pair])) as receiver:
+        ended = train(TRAIN, receiver.url, env=GRPC)
+    assert "TLS failed" in ended.stderr
+    assert "ssl_transport_security" not in ended.stderr
 
 
 def test_http_does_not_import_grpc(receiver: Receiver, train: Run) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 # crash. The Python layer disables it by default, the core does not. The core reads the variable at import. A forked
 # child of this pipeline does not use gRPC.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # without a level it prints each handshake that fails
 
 import grpc
 from google.protobuf.message import DecodeError

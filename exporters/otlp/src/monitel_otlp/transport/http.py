@@ -182,7 +182,7 @@ def _proxy_of(address: Address) -> Address | None:
         return None
     from requests.utils import get_environ_proxies, select_proxy  # late: it takes 0.1 s
 
-    text = select_proxy(address.public, get_environ_proxies(address.public))
+    text = (select_proxy(address.public, get_environ_proxies(address.public)) or "").strip()
     if not text:
         return None
     if re.match("socks", text, re.IGNORECASE):
