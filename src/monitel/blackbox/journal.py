@@ -62,8 +62,10 @@ class Room:
                 self.refuse(error)
                 return False
             self._limit = min(self._box_bytes, (space.f_bavail * space.f_frsize + self.used) // _PART)
-            self.problem = "it is full" if self.used + size > self._limit else ""
-            if self.problem:
+            self.problem = ""
+            if self.used + size > self._limit:
+                why = "MONITEL_BLACK_BOX_SIZE" if self._limit == self._box_bytes else "1 % of what is free there"
+                self.problem = f"it is full, with {self._limit:,} bytes ({why})"
                 return False
             self.used += size
             return True

@@ -146,7 +146,7 @@ def test_outage_without_room_fills_the_spool_and_not_the_box(
     assert pipeline.force_flush(DEADLINE)
     assert [*range(sent)] == sorted(record.attributes["number"] for record in receiver.records("event"))
     assert sent / 40 == receiver.values("loss.count")[-1]
-    assert 1 == len(warned("the box of", "it is full"))
+    assert 1 == len(warned("the box of", "it is full, with 131,072 bytes (MONITEL_BLACK_BOX_SIZE)"))
 
 
 def test_position_without_a_box_is_on_disk(start: Start, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
