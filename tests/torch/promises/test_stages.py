@@ -137,17 +137,6 @@ def generator_and_critic_are_two_cycles(work: Work) -> None:
         work.takes(32)
 
 
-@has(*[{"optimizer": 8, "other": 32, "data": 3, "forward": 6, "backward": 12}] * 2)
-def parts_of_a_closure_belong_to_the_stages_that_they_run(work: Work) -> None:
-    """Lightning runs forward and backward in the optimizer's step, and micro-batches without it."""
-    for index, _ in enumerate(work.loader(9), 1):
-        if index % 3:
-            work.forward().backward()
-        else:
-            work.optimize(lambda: work.forward().backward())
-            work.takes(32)
-
-
 @has(*[{"other": 32, "data": 1, "forward": 2 * 3, "backward": 4 * 3}] * 2)
 def closure_that_is_called_several_times_is_one_cycle(work: Work) -> None:
     """By LBFGS, for example: here three times."""
@@ -235,20 +224,6 @@ def gradients_without_backward_make_no_cycle(work: Work) -> None:
     for _ in work.loader(3):
         (work.parameter.grad,) = torch.autograd.grad(work.forward(), work.parameter)
         work.optimize()
-
-
-LAST = {stage: seconds for stage, seconds in STEP.items() if stage != "data"}
-
-
-@has(STEP, LAST, {**STEP, "data": 2}, STEP, LAST)
-def end_of_an_epoch_that_is_found_out_one_batch_ahead(work: Work) -> None:
-    """Accelerate asks for the next batch before it returns one. The last one of an epoch has its ``forward`` too."""
-    for _ in range(2):
-        iterator = iter(work.loader(3))
-        next(iterator)
-        for _ in iterator:
-            work.step()
-        work.step()
 
 
 def _prefetched(work: Work) -> Iterator[Any]:

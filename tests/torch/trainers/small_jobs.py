@@ -5,7 +5,6 @@ Each function trains with the adapter, and notes what the training itself has co
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -144,13 +143,12 @@ def with_accelerate(truth: Truth) -> None:
 TRAINERS = {"lightning": with_lightning, "transformers": with_transformers, "accelerate": with_accelerate}
 
 
-def main(name: str, url: str, kill_at: str = "0") -> None:
-    """Train as a script, and print what this rank has counted; it may send SIGTERM to itself at a step."""
+def main(name: str, url: str) -> None:
+    """Train as a script, and print what this rank has counted."""
     import monitel_otlp
 
     monitel_otlp.configure(endpoint=url, spool_dir="spool", export_interval=3600.0)
     truth = Truth()
-    truth.before_step = lambda step: os.kill(os.getpid(), signal.SIGTERM) if step == int(kill_at) else None
     TRAINERS[name](truth)
     sys.stdout.write(json.dumps([int(os.environ.get("RANK", "0")), truth.samples]) + "\n")
     sys.stdout.flush()

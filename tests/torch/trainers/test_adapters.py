@@ -162,15 +162,6 @@ def test_two_ranks(name: str, receiver: Receiver, run: Run) -> None:
     assert ["completed"] * 2 == [record.attributes["run.status"] for record in receiver.records("run.ended")]
 
 
-@each_trainer
-def test_preempted_job(name: str, receiver: Receiver, run: Run) -> None:
-    """After SIGTERM the run is preempted, and everything before it arrives. Lightning ends its batch first."""
-    status = 0 if name == "lightning" else -signal.SIGTERM
-    run(JOB, name, receiver.url, "4", returncode=status)
-    assert ["preempted"] == [record.attributes["run.status"] for record in receiver.records("run.ended")]
-    assert ([0, 1, 2, 3] if name == "lightning" else [1, 2, 3]) == losses(receiver)
-
-
 #: It trains until SIGTERM, for some seconds at most. A signal handler that prints may interrupt a print.
 SLURM_JOB = """\
 import logging, os, signal, sys, time, torch
@@ -240,33 +231,6 @@ def test_lightning_on_slurm(tmp_path: Path, receiver: Receiver) -> None:
     assert ends[0] == ends[1], ended.stderr
     assert "requeue 1\n" == (tmp_path / "with/requeued").read_text()
     assert ([1], 1) == (receiver.values("loss.count"), len(receiver.records("end")))
-
-
-LIGHTNING = """\
-import lightning, torch
-from lightning.pytorch.demos.boring_classes import BoringModel
-
-monitel_otlp.configure(endpoint=sys.argv[-1], spool_dir="spool")
-
-class Model(BoringModel):
-    def on_fit_start(self):
-        monitel.emit("training", true_rank=torch.distributed.get_rank())
-
-if __name__ == "__main__":
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_steps=2, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
-    )
-    trainer.fit(Model())
-"""
-
-
-def test_process_of_lightning_has_its_rank(receiver: Receiver, train: Run) -> None:
-    """Lightning starts the second process with variables; the first one has none yet."""
-    train(LIGHTNING, receiver.url)
-    records = receiver.records("training")
-    assert {0: None, 1: 1} == {each.attributes["true_rank"]: each.resource.get("training.rank") for each in records}
-    assert 2 == len({each.resource["service.instance.id"] for each in records})
 
 
 def test_example_of_the_guide(receiver: Receiver, run: Run, tmp_path: Path) -> None:
