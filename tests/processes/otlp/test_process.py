@@ -1,4 +1,4 @@
-"""A pipeline and its process: stderr, the resource and its secrets, greenlets, and a machine without gRPC."""
+"""A pipeline and its process: stderr, the resource, greenlets, and a machine without gRPC."""
 
 import signal
 import time
@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 from tests.processes.patience import with_patience
-from tests.support.canary import assert_canary_unseen, new_canary
 from tests.support.checks import EXIT, limit
 from tests.support.receiver import Receiver
 from tests.support.scripts import RECORD, TRAIN, Ended, Run, finish, started, wait_until_ready, without, write_script
-from tests.support.spools import folders
 
 LOG = """\
 import logging
@@ -59,32 +57,6 @@ def test_stderr_is_the_same_with_and_without_a_logging_level(train: Run, receive
     names = ("root",) if setup == "child alone" else ("root", "train", "train.data")
     exported = [record.body for record in receiver.records() if str(record.body).startswith("error: ")]
     assert [f"error: 40 of {name}" for name in names] == exported
-
-
-SCRIPT = """\
-with monitel_otlp.configure(spool_dir="spool", endpoint=sys.argv[1] if sys.argv[1] != "offline" else None) as pipeline:
-    monitel.stat("loss", [COUNT], 1e9).add(1)
-    monitel.emit("epoch")
-    with pipeline.tracer_provider.get_tracer("mine").start_as_current_span("mine"):
-        pass
-"""
-
-
-@pytest.mark.parametrize("detectors", ["", "*"])
-def test_secret_on_the_command_line_stays_in_the_process(
-    receiver: Receiver, run: Run, tmp_path: Path, detectors: str
-) -> None:
-    """No request, file or output has it, even if the application asks the SDK for its detectors."""
-    secret = new_canary()
-    path = write_script(tmp_path, with_patience(SCRIPT))
-    variables = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": detectors, "MONITEL_RUN_EVENTS": "1"}
-    for where in (receiver.url, "offline"):
-        ended = run(path, where, "--api-key", secret, f"--password={secret}", env=variables, fresh=True)
-        assert_canary_unseen(secret, ended.stdout, ended.stderr)
-    assert ["epoch", "run.ended", "run.started"] == sorted(receiver.record_names())
-    assert {"metrics", "logs", "traces"} == {request.signal for request in receiver.requests}
-    assert folders(tmp_path / "spool")
-    assert_canary_unseen(secret, *(request.body for request in receiver.requests), tmp_path / "spool")
 
 
 @pytest.mark.parametrize("first", ["monitel_otlp", "opentelemetry.sdk.trace"])

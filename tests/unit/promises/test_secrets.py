@@ -221,6 +221,7 @@ def test_command_and_exception_are_masked_in_the_events_of_the_run(
 ) -> None:
     """By names of options, in URLs, and by values of variables with such names."""
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--hf-token", LEFT, f"x{RIGHT}y", "--max-tokens", "5"])
+    monkeypatch.setenv("OTEL_EXPERIMENTAL_RESOURCE_DETECTORS", "*")
     monkeypatch.setattr(sys, "last_value", OSError(f"no such host: https://me:{LEFT}@example.org"), raising=False)
     monkeypatch.delattr(sys, "ps1", raising=False)
     monkeypatch.setenv("WANDB_API_KEY", RIGHT)
