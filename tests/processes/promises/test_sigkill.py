@@ -196,19 +196,6 @@ def test_forked_child_and_its_parent_die_separately(job: Job, receiver: Receiver
     assert [job.pid, child] == [each.attributes["process.pid"] for each in receiver.records("process.died")]
 
 
-def test_exec_is_not_a_death(job: Job, receiver: Receiver) -> None:
-    """The new program is shown as such while it runs; the telemetry before it is collected when it ends."""
-    job.do("configure()\nmonitel.emit('left', number=1)")
-    job.send("os.execv(sys.executable, [sys.executable, '-c', 'print(\"new\", flush=True); input()'])")
-    assert "new" == read_line(job.process)
-    (found,) = autopsy(job.pid)["processes"]
-    assert found["replaced_by_exec"]
-    assert 0 == command("replay", "--endpoint", receiver.url).status
-    job.kill()
-    replay(receiver.url)
-    assert 1 == receiver.record_names().count("left")
-
-
 def test_process_that_has_lost_its_lock_a_moment_ago_is_not_collected(
     job: Job, own_boxes: Path, receiver: Receiver
 ) -> None:

@@ -153,7 +153,9 @@ def test_report_of_a_live_process_has_the_stacks_of_the_application() -> None:
     ],
 )
 def test_unusual_findings_are_in_words(changes: dict[str, Any], expected: str) -> None:
-    assert expected in text(dead_process(**changes), Screen(400))
+    found = dead_process(**changes)
+    assert expected in text(found, Screen(400))
+    assert (changes.get("death") == EXEC) == report(found)["processes"][0]["replaced_by_exec"]
 
 
 def test_path_is_broken_only_where_the_screen_has_no_room() -> None:
