@@ -3,6 +3,7 @@
 import marshal
 from os import PathLike
 from pathlib import Path
+from random import Random
 
 import pytest
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]  # no stubs
@@ -144,8 +145,8 @@ def test_backend_to_which_everything_is_too_large_gets_few_requests(
     receiver: Receiver, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Halves are of no use then. Items that are too large cost no other one, even if they are the first."""
-    pipeline = start()
-    receiver.rule(lambda request: Answer(413) if request.signal == "logs" else None)
+    pipeline, ids = start(), Random(1)
+    receiver.rule(lambda request: Answer(413, {}, ids.randbytes(16).hex().encode()) if request.signal == "logs" else None)
     for number in range(1000):
         monitel.emit("event", number=number)
     pipeline.force_flush(DEADLINE)

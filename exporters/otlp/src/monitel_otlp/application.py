@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("monitel.otlp")
 
-#: The arguments of the SDK's batch processors where variables contradict each other: its own defaults.
+#: Arguments of the SDK's batch processors where its variables contradict each other.
 _BATCHES = {"max_queue_size": 2048, "schedule_delay_millis": 1000, "max_export_batch_size": 512}
 _BATCHES |= {"export_timeout_millis": 30_000}
 

@@ -57,7 +57,7 @@ _MOST_LATE = 1000  # rounds whose windows wait for event handlers
 # Shares of the time to shut down that have passed when each phase ends.
 _HANDLED, _SENT, STORED = 0.35, 0.7, 0.85
 _LEAST = 0.2  # seconds, even if there is no time to shut down
-_DIGITS = re.compile(r"\d+")  # times and numbers in answers that are the same otherwise
+_VARYING = re.compile(r"\b[\w-]*\d[\w-]*")  # times, numbers and ids in answers that are the same otherwise
 
 _newest_ns: dict[Any, int] = {}  # time after the newest point of each resource in this process
 
@@ -387,7 +387,7 @@ class Engine:
             message = "%s is full: further rejected requests are only counted"
             warn_once(_log, message, self.spool_dir, key=self.spool_dir)
         message = "a request was rejected%s: %s (further ones with such an answer are only counted)"
-        warn_once(_log, message, place, request.reason, key=_DIGITS.sub("", request.reason))
+        warn_once(_log, message, place, request.reason, key=_VARYING.sub("", request.reason))
 
 
 def _lost(accounts: dict[str, Account]) -> int:

@@ -36,6 +36,7 @@ ADVICE: dict[int | str, str] = {
     403: "the credentials do not permit writing: check OTEL_EXPORTER_OTLP_HEADERS",
     407: "the proxy requires credentials: check HTTPS_PROXY, HTTP_PROXY and NO_PROXY",
 }
+ADVICE |= {"UNAUTHENTICATED": ADVICE[401], "PERMISSION_DENIED": ADVICE[403]}
 #: A setting to change, by the text of an answer that would otherwise be about the items, or about the address.
 _SETTINGS = {
     "^'Client sent an HTTP request to an HTTPS|HTTP request was sent to HTTPS port|to an SSL-enabled server": (
@@ -45,7 +46,6 @@ _SETTINGS = {
         "the backend does not support this compression: check OTEL_EXPORTER_OTLP_COMPRESSION"
     ),
 }
-ADVICE |= {"UNAUTHENTICATED": ADVICE[401], "PERMISSION_DENIED": ADVICE[403]}
 _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
 
