@@ -75,12 +75,12 @@ def test_children_of_multiprocessing(method: str, parent: str, configure: str, e
 
 
 RANKS = """\
-import os, subprocess, sys, time
-code = "import os, signal, time, monitel\\nmonitel.set_step(1)\\ntime.sleep(float(os.environ['RANK']))\\n"
+import os, subprocess, sys
+code = "import os, signal, sys, monitel\\nmonitel.set_step(1)\\nsys.stdin.read()\\n"
 code += "os.kill(os.getpid(), [signal.SIGUSR1, signal.SIGKILL][os.environ['RANK'] == '0'])"
-ranks = [subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "RANK": str(rank)}) for rank in (1, 0)]
-for rank in ranks:
-    rank.wait()
+command = [sys.executable, "-c", code]
+for rank in [subprocess.Popen(command, stdin=-1, env={**os.environ, "RANK": str(rank)}) for rank in (1, 0)][::-1]:
+    rank.communicate()
 raise SystemExit(1)
 """
 
