@@ -66,7 +66,7 @@ class Installation:
         return [each for each in _installed if each._instruments is self._instruments]
 
     def _write_metrics(self, event: monitel.Event) -> None:
-        if self._sharing()[:1] not in ([], [self]):
+        if next(iter(self._sharing()), self) is not self:
             return
         if event.window is not None:
             self._instruments.write(event.window)

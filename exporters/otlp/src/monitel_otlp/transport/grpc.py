@@ -126,8 +126,8 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
         authority, chain, key = (None if each is None else Path(each).read_bytes() for each in given)
     except OSError as error:
         raise FailedError(f"check {AUTHORITY}: {given.certificate}: {describe(error)}") from None  # it is a folder
-    key = key or chain if chain else None  # one file may contain both; gRPC aborts the process with a key alone
-    return grpc.secure_channel(target, grpc.ssl_channel_credentials(authority, key, chain), _OPTIONS)
+    credentials = grpc.ssl_channel_credentials(authority, key or chain, chain)  # one file may contain both
+    return grpc.secure_channel(target, credentials, _OPTIONS)
 
 
 def _check_proxy(url: str) -> None:
