@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 from operator import attrgetter
@@ -154,7 +155,7 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
     events: list[FunctionEvent] = []
     by_range: dict[Range, FunctionEvent] = {}
     running: dict[Track, list[FunctionEvent]] = {}
-    outermost: dict[tuple[int, bool], list[FunctionEvent]] = {}  # running, by thread, and whether they are steps
+    outermost = defaultdict[tuple[int, bool], list[FunctionEvent]](list)  # by thread, and whether they are steps
     for number, each in enumerate(recorded, first):
         source = each[0]
         event = by_range[source] = FunctionEvent(number, each, origin_ns)
@@ -173,11 +174,11 @@ def function_events(recorded: Iterable[Recorded], origin_ns: int, first: int = 0
             parent.cpu_children.append(event)
         else:
             is_step = source.track.task_name == "steps"
-            for other in outermost.get((event.thread, not is_step), ()):
-                step = event if is_step else other
-                step._covered_us += max(min(end, other.time_range.end) - start, 0.0)
-            others = outermost.get((event.thread, is_step), [])
-            outermost[event.thread, is_step] = [*(each for each in others if each.time_range.end > start), event]
+            others = outermost[event.thread, not is_step]
+            others[:] = (each for each in others if each.time_range.end > start)
+            for other in others:
+                (event if is_step else other)._covered_us += min(end, other.time_range.end) - start
+            outermost[event.thread, is_step].append(event)
         events.append(event)
     return events
 
