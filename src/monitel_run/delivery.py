@@ -47,7 +47,7 @@ class Delivery(Thread):
         self._folder, self._facts = Path(folder), (command, began_ns, Path(folder))
         self._long = time.monotonic() + _LONG
         self._end: Ended | None = None
-        self._over: SimpleQueue[str] = SimpleQueue()  # why finish() need not wait any longer: a message, or an empty one
+        self._over: SimpleQueue[str] = SimpleQueue()  # ends the wait of finish(): a message, or an empty one
         self._stopped = False
         self._attempts: list[CommandTelemetry] = []  # one of each exporter
         self._problems: list[str] = []

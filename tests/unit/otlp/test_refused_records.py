@@ -146,7 +146,9 @@ def test_backend_to_which_everything_is_too_large_gets_few_requests(
 ) -> None:
     """Halves are of no use then. Items that are too large cost no other one, even if they are the first."""
     pipeline, ids = start(), Random(1)
-    receiver.rule(lambda request: Answer(413, {}, ids.randbytes(16).hex().encode()) if request.signal == "logs" else None)
+    receiver.rule(
+        lambda request: Answer(413, {}, ids.randbytes(16).hex().encode()) if request.signal == "logs" else None
+    )
     for number in range(1000):
         monitel.emit("event", number=number)
     pipeline.force_flush(DEADLINE)

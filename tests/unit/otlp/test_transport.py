@@ -29,6 +29,7 @@ from monitel_otlp.transport.answer import Answer, Consequence, error_text, one_l
 SMALL = Request("logs", b"")
 COMPLETE = OK_HEAD + b"Content-Length: 0\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0" + b"\0\0\0\4\1\0\0\0\0"  # of HTTP/2, and the acknowledgement
+HEADERS = b"\0\0\5\1\5\0\0\0\1" + b"\x08\x03%d"  # with a status
 LARGE = Request("logs", bytes(64 << 20))  # more than the buffers of two sockets hold
 
 
@@ -224,18 +225,25 @@ def test_compressed_answer_over_grpc_is_parsed(compression: grpc.Compression) ->
 
 
 @pytest.mark.parametrize(
-    ("status", "expected"),
-    [(200, Consequence.REFUSED), (302, Consequence.REFUSED), (413, Consequence.TOO_LARGE), (503, Consequence.RETRY)],
+    ("frame", "expected"),
+    [
+        (HEADERS % 200, Consequence.REFUSED),
+        (HEADERS % 302, Consequence.REFUSED),
+        (HEADERS % 413, Consequence.TOO_LARGE),
+        (HEADERS % 503, Consequence.RETRY),
+        (b"\0\0\4\3\0\0\0\0\1" + b"\0\0\0\2", Consequence.RETRY),  # RST_STREAM
+        (b"\0\0\10\7\0\0\0\0\0" + bytes(8), Consequence.RETRY),  # GOAWAY
+    ],
 )
-def test_answer_of_another_server_over_http_2_is_not_about_the_items(status: int, expected: Consequence) -> None:
-    """A proxy on the way to a gRPC server redirects, for instance."""
+def test_answer_of_another_server_over_http_2_is_not_about_the_items(frame: bytes, expected: Consequence) -> None:
+    """A proxy on the way to a gRPC server redirects, for instance, or the server ends."""
 
     def behave(peer: Peer, connection: socket.socket) -> None:
         connection.recv(1000)
         peer.send(connection, SETTINGS)
         while b"/Export" not in (received := connection.recv(1000)):
             assert received
-        peer.send(connection, b"\0\0\5\1\5\0\0\0\1" + b"\x08\x03%d" % status)  # HEADERS
+        peer.send(connection, frame)
         peer.closing.wait()
 
     with Peer(behave) as peer:

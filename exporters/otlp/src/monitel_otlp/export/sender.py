@@ -399,18 +399,11 @@ class Sender:
             self._settled.notify_all()
 
     def _acknowledge(self, outbox: Outbox, request: Request, answer: Answer) -> None:
-        left_out = _estimate(answer.rejected, request)
+        left_out, url = _estimate(answer.rejected, request), self._transport.url
         if answer.rejected:
-            url = self._transport.url
             _log.warning("%s accepted a request but rejected %d records: %s", url, answer.rejected, answer.reason)
         elif answer.reason:
-            warn_once(
-                _log,
-                "%s accepted a request with a message: %s",
-                self._transport.url,
-                answer.reason,
-                key=self._transport.url,
-            )
+            warn_once(_log, "%s accepted a request with a message: %s", url, answer.reason, key=url)
         outbox.has_accepted, self._is_hopeless = True, False
         if outbox.attempts:
             outbox.attempts += 1

@@ -146,7 +146,7 @@ def _ascending(found: list[Measurement], earliest_ns: int) -> list[Measurement]:
     if len(found) == 1 and found[0].window.end_ns >= earliest_ns:
         return found
     merged: list[Measurement] = []
-    own_ns = 0  # the time of the last one of them before it was moved
+    own_ns = 0  # the time of the last measurement before it was moved
     for each in sorted(found, key=lambda each: each.window.end_ns):
         end_ns = each.window.end_ns
         if merged and end_ns < own_ns + MILLISECOND_NS:

@@ -120,7 +120,7 @@ def setting_to_change(text: str) -> str | None:
 
 
 def tls_failed(cause: str, variable: str) -> Answer:
-    """Return the answer to an attempt without TLS: ``variable`` is to be checked unless the port speaks none."""
+    """Return the answer to a failed handshake. Advise to check ``variable``, unless the port does not speak TLS."""
     advice = "begin the endpoint with http://" if "WRONG_VERSION_NUMBER" in cause else f"check {variable}"
     return Answer(Consequence.REFUSED, f"TLS failed, {advice}: {cause}")
 

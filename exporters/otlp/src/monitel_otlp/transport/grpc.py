@@ -51,8 +51,9 @@ _CONSEQUENCES = {
     "DATA_LOSS": Consequence.RETRY,
 }
 #: A server that does not speak gRPC, such as a proxy with a login page: that is not about the items.
-_OTHER_SERVER = re.compile(r"http2 header with status: (\d+)|No status received|Stream removed")
-_OF_HTTP = {"413": Consequence.TOO_LARGE, **dict.fromkeys(("408", "429", "502", "503", "504"), Consequence.RETRY)}
+_OTHER_SERVER = re.compile(r"(?<=http2 header with status: )\d+|No status received|Stream removed")
+_BUSY = "408", "429", "502", "503", "504", "Stream removed"  # the last one: the connection is broken
+_OF_HTTP = {"413": Consequence.TOO_LARGE, **dict.fromkeys(_BUSY, Consequence.RETRY)}
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
 _TLS = (  # words of gRPC's core, the last two of older versions
@@ -133,7 +134,7 @@ def _open(endpoint: Endpoint) -> grpc.Channel:
 def _check_proxy(url: str) -> None:
     """Refuse an address of the proxy that is malformed: the core of gRPC would print it with its password.
 
-    Refuse a proxy with TLS for a URL that is to use it, too: the core would connect without it.
+    Refuse a proxy with TLS, too, if the URL is to use it: the core would connect past the proxy.
     """
     for variable in _PROXY_VARIABLES:
         if text := os.environ.get(variable):
@@ -164,10 +165,10 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     other = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
     advice = setting_to_change(details) or other
     reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
-    is_closed = "Socket closed" in details or "Unwrap failed" in details
+    is_closed = any(words in details for words in ("Socket closed", "Unwrap failed", "Stream removed"))
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
     if (found := _OTHER_SERVER.search(details)) is not None:
-        consequence = _OF_HTTP.get(found[1], Consequence.REFUSED)
+        consequence = _OF_HTTP.get(found[0], Consequence.REFUSED)
     if code == "UNAVAILABLE" and any(word in details for word in _TLS):
         return tls_failed(details, AUTHORITY)
     if code == "UNAVAILABLE" and is_closed:
