@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     Given = tuple[MeterProvider | None, LoggerProvider | None]
 
 _TWICE = (
-    "monitel_otel.install() writes to the providers of monitel_otlp.configure(), which delivers everything itself: it "
-    "arrives twice. Remove one of them, or give install() other providers"
+    "monitel_otel.install() writes to the providers of monitel_otlp.configure(), which delivers everything itself: "
+    "values arrive twice. Remove one of them, or give install() other providers"
 )
 _SPANS = Group({"budget": ("budget", None), "steps": ("every", 1)})
 _LIMITS = dict.fromkeys(("budget", "every"), at_least(1))
