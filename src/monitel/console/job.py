@@ -148,11 +148,11 @@ def jobs_of(processes: Iterable[Process]) -> list[Job]:
     """
     known = _with_names(with_pool_workers_completed([*processes]))
     roots = {id(each): root for each, root in zip(known, _roots(known), strict=True)}
-    launches = {roots[id(each)].key for each in known if each.rank is not None}
+    launches = {id(roots[id(each)]) for each in known if each.rank is not None}
     found: dict[tuple[object, ...], list[Process]] = {}
     for each in known:
         root = roots[id(each)]
-        alone = root.rank is None and each.rank is None and root.key not in launches
+        alone = root.rank is None and each.rank is None and id(root) not in launches
         place = (root.host, root.pid or 0, str(root.box)) if alone else ()
         found.setdefault((*each.job, each.attempt or 0, place), []).append(each)
     jobs = []
@@ -190,11 +190,10 @@ def _with_names(processes: Sequence[Process]) -> list[Process]:
 def _parents(processes: Sequence[Process]) -> Callable[[Process], Process | None]:
     """Return a function for the parent of a process among these.
 
-    In two containers that start together, processes may have the same id and start time.
+    On two machines, or in two containers, processes may have the same id and start time.
     """
-    keys: dict[object, Process] = {each.key: each for each in processes if each.key}
-    keys |= {(each.owner.namespace, each.key): each for each in processes if each.owner}
-    return lambda each: (each.owner and keys.get((each.owner.namespace, each.parent))) or keys.get(each.parent)
+    found = {(each.owner[1:3], each.key): each for each in processes if each.owner}
+    return lambda each: found.get((each.owner[1:3], each.parent)) if each.owner else None
 
 
 def _roots(processes: Sequence[Process]) -> list[Process]:

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.console.made_processes import JOB, LATE, START, S, alive, ended, late_ranks, owner_of, totals
 
 from monitel.blackbox.activity import Wait
-from monitel.console.job import Job, jobs_of, replaced
+from monitel.console.job import Job, jobs_of, replaced, with_pool_workers_completed
 from monitel.console.period import Looks, over_a_period
 from monitel.console.verdict import Verdict
 from monitel.runs.history import RunTime
@@ -91,15 +91,21 @@ def test_death_in_a_job_that_runs_is_not_hidden_by_another_job_of_its_name(launc
         assert ([dead] if hidden else []) == replaced([dead, *others, later])
 
 
-def test_helper_belongs_to_the_job_of_its_container() -> None:
-    """In containers that start together, processes have the same ids and start times."""
+@pytest.mark.parametrize("place", ["namespace", "boot"])
+def test_helper_belongs_to_the_job_of_its_container(place: str) -> None:
+    """In containers that start together, and on machines, processes have the same ids and start times."""
     containers = []
     for name in range(3):
         root, helper = launched(None, "0", 1), launched(None, "1", 2)
-        owners = [owner_of(number)._replace(namespace=f"pid:[{name}]") for number in (1, 2)]
+        owners = [owner_of(number)._replace(**{place: f"pid:[{name}]"}) for number in (1, 2)]
         containers.append([each.but(owner=of, box=f"/{name}") for each, of in zip((root, helper), owners, strict=True)])
     jobs = jobs_of([each for of in zip(*containers, strict=True) for each in of])
-    assert [1, 1, 1] == [len({each.owner.namespace for each in job.processes if each.owner}) for job in jobs]
+    assert [1, 1, 1] == [len({getattr(each.owner, place) for each in job.processes}) for job in jobs]
+    helper = containers[1][1].but(state=State.DEAD, death="killed by SIGTERM")
+    assert ["killed by SIGTERM", ""] == [
+        next(each.death for each in with_pool_workers_completed([of[0], helper]) if each.pid == 2)
+        for of in containers[:2]
+    ]
 
 
 def test_helper_that_has_inherited_the_rank_is_not_the_rank() -> None:
