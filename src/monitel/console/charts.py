@@ -183,8 +183,9 @@ class _Plot:
         ticks = self._y.ticks(5 if large else 4, self._unit)
         texts = [self._tick(each) for each in ticks]
         if len({*texts}) < len(texts):  # they differ in later digits
-            size, unit = (2.0**-20, "MiB") if self._unit == "By" else (1e3, "ms") if self._high < 1 else (1.0, "s")
-            texts = [f"{number(size * each)} {unit}" for each in ticks]
+            units = {"By": (2.0**-20, " MiB"), "s": (1e3, " ms") if self._high < 1 else (1.0, " s")}
+            size, unit = units.get(self._unit, (1.0, ""))
+            texts = [f"{number(size * each, 20)}{unit}" for each in ticks]
         labels = {1 - self._y.at(each): text for each, text in zip(ticks, texts, strict=True)}
         left = max(map(columns_of, labels.values()), default=0) * _CHARACTER + 8
         last = ", ".join(in_words(each.last, each.unit) for each in self._curves)

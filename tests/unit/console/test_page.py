@@ -226,6 +226,7 @@ def test_axis_fits_the_values(values: tuple[float, ...], above: list[int], ticks
         ("s", 5e-5, 5.5e-5, ["0.05 ms", "0.052 ms", "0.054 ms"]),
         ("s", 7201.0, 7203.0, ["7,201 s", "7,202 s", "7,203 s"]),
         ("By", 1e9, 1e9 + 5e5, ["953.75 MiB", "954 MiB"]),
+        ("{token}", 1e9, 1e9 + 1.5e5, ["1,000,000,000", "1,000,050,000", "1,000,100,000", "1,000,150,000"]),
     ],
 )
 def test_ticks_are_round_in_their_unit(unit: str, low: float, high: float, ticks: list[str]) -> None:
