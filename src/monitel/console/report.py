@@ -119,7 +119,7 @@ def _processes(store: Path, problems: list[str]) -> list[Process]:
     boxes = find_boxes(given_folder("black_box_dir"))
     found = read_boxes([*boxes.dead, *boxes.live], problems, stacks=False)
     problems += wrong
-    return [*ends, *(each for each in found if each.store == str(store) and each.owner not in ended)]
+    return [*ends, *(each for each in found if each.store == str(store.absolute()) and each.owner not in ended)]
 
 
 # ---- the command

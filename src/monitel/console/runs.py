@@ -167,7 +167,7 @@ class Runs:
         roots = {each.resolve(): each for each in (root, started) if each}  # they may be the same folder
         found = [each for folder in roots.values() for each in read_runs(folder, self.problems)]
         pages = {store_of_report(each): each.name for each in (started.glob("*") if started else ())}
-        found = [replace(each, page=pages.get(each.store, "")) for each in found]
+        found = [replace(each, page=pages.get(each.store.resolve(), "")) for each in found]
         self.all = sorted(found, key=lambda run: run.time.last_ns)
 
     @classmethod
@@ -184,8 +184,8 @@ class Runs:
         A name that ``monitel runs`` shows, or that was given to :func:`monitel.start`, is that of the latest such run.
         """
         path, below = (each.resolve() for each in (Path(name), (self._started or self._root) / name))
-        stores = {path, below, Path(name), *map(store_of_report, (path, below))}
-        found = [each for each in self.all if each.time.run == name or each.store in stores][-1:]
+        stores = {path, below, *map(store_of_report, (path, below))}
+        found = [each for each in self.all if each.time.run == name or each.store.resolve() in stores][-1:]
         found = found or [each for each in self.all if each.name == name]
         found = found or [each for each in self.all if name in {name_of(each.store), each.title}][-1:]
         if not found:

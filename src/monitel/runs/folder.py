@@ -92,7 +92,7 @@ def name_of(path: Path) -> str:
 
 def store_of_report(path: Path) -> Path:
     """Return the folder of the run whose report ``monitel run`` has written into a folder; ``/dev/null`` for others."""
-    return Path(str(_marked(path).get("store") or os.devnull))
+    return Path(str(_marked(path).get("store") or os.devnull)).resolve()
 
 
 def _marked(path: Path) -> dict[str, Any]:

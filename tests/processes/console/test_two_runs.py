@@ -118,6 +118,8 @@ def test_each_run_has_its_own_numbers(console: Console, job: str, end: str, kill
         seconds = sum(own.values())
         assert row["goodput"] >= 1 - own["data"] / seconds - 0.05
         console.until(lambda found: stored(found)["duration_seconds"] >= seconds, "runs", "--spool-dir", "spool")
+        console("report", "second", "--spool-dir", "spool", "--output", "page.html")
+        assert "a verdict needs 20 steps" in Path("page.html").read_text()  # that of the live process
         if killed:
             os.kill(int(pid), signal.SIGKILL)
         _, errors = process.communicate(None if killed else "\n", timeout=DEADLINE)

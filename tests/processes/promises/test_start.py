@@ -493,9 +493,8 @@ def test_name_without_a_script(train: Run, arguments: str, name: str) -> None:
 def test_run_of_a_notebook_begins_with_its_start(train: Run, before: str) -> None:
     """In another program it begins with the process."""
     for number, session in enumerate(["", "sys.ps1 = '>>> '\n"], start=1):
-        ended = train(
-            before + session + "from datetime import datetime as at\nprint(at.utcnow().isoformat())\n" + TRAIN
-        )
+        now = "from datetime import datetime, timezone\nprint(datetime.now(timezone.utc).isoformat())\n"
+        ended = train(before + session + now + TRAIN)
         (began,) = (each["started"] for each in stored_runs() if each["run"] == folder(number).name)
         assert bool(session) == (began > ended.stdout), (began, ended.stdout)
 
@@ -610,9 +609,10 @@ def test_wrong_arguments_begin_nothing(train: Run, call: str, error: str) -> Non
     assert not Path("monitel-runs").exists()
 
 
-def test_other_jobs_of_monitel_run_have_a_report() -> None:
+def test_other_jobs_of_monitel_run_have_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a new folder with the name of the script, which names the run; a command without a job makes nothing."""
     script = "import monitel\nfor step in range(1, 31):\n    monitel.set_step(step)\n    monitel.log(loss=1 / step)\n"
+    monkeypatch.setenv("MONITEL_SPOOL_DIR", "spool")  # relative, as people write it
     outcome([*RUN, "true"])
     assert not Path("monitel-runs").exists()
     for number in (1, 2):
