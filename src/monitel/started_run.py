@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -215,8 +215,7 @@ class Run:
     def _print(self) -> None:
         page, self._page = self._page, None
         if page is not None and self._is_zero and os.getpid() == self._pid:
-            with suppress(Exception):  # the handler of SIGTERM may have interrupted a print
-                warn(f"report: {near(page)}")
+            warn(f"report: {near(page)}")
 
 
 class _LaterRun:

@@ -53,13 +53,12 @@ def without_interruption(*, raises: bool = True) -> Iterator[None]:
         if time.monotonic() > end:
             signal.default_int_handler(number, frame)
 
-    holds = in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    if holds:
+    if in_main_thread() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:
-        if holds:
+        if signal.getsignal(signal.SIGINT) is hold:  # else code in the block has its own
             signal.signal(signal.SIGINT, signal.default_int_handler)
     if held and raises and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
         raise KeyboardInterrupt
