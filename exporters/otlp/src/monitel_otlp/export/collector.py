@@ -179,7 +179,7 @@ def deliver_leftovers(settings: Settings, own_name: str, accepted: Event, stoppe
             _log.info("%s", death)
         for path in collected.records:
             _log.info("what a killed process has left is now in %s", path)
-        if settings.mark:
+        if settings.mark and (earlier or collected.records):
             accepted.wait()
             found = {each.name: each for each in collected.records}
             if earlier:
