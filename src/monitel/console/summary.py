@@ -138,7 +138,7 @@ def _shown(processes: Iterable[Process]) -> list[list[Job]]:
     attempts: dict[tuple[JobName, object], list[Job]] = {}  # of each job
     for job in jobs_of(processes):
         first = job.processes[0]
-        attempts.setdefault((job.name, None if first.rank is not None else first.key), []).append(job)
+        attempts.setdefault((job.name, None if first.rank is not None else first.owner), []).append(job)
     return [jobs for jobs in attempts.values() if any(map(_is_shown, jobs))]
 
 
@@ -235,6 +235,7 @@ def _earlier_runs(process: Process) -> Iterator[str]:
     runs = {each.before_ns: each for each in process.reports if each.before_ns != process.before_ns}
     for each in reversed(runs.values()):
         name = f"run {each.job.run}" if is_given(each.job.run) else each.job.own_service
+        name = name or f"a run of {counted(each.made, 'step')}"
         yield f"{name} {each.status}{f': {each.failure}' if each.status == 'failed' and each.failure else ''}"
 
 

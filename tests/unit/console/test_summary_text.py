@@ -88,10 +88,11 @@ def test_processes_that_still_run(tmp_path: Path) -> None:
 def test_earlier_runs_of_a_process_are_listed() -> None:
     runs = [ended(made=9, job=JobName("", "sweep", f"run-{number}"), before_ns=number) for number in range(3)]
     runs[1] = replace(runs[1], status="failed", exception=("ValueError", "no data", "train.py:7"))
+    runs[0] = replace(runs[0], job=JobName("", "", ""))
     found = summary_lines([runs[2].after(runs[1].after(runs[0]))], (), Screen(200))
     assert "monitel run: sweep, run run-2, 9 steps" == found[0]
     at = found.index("  earlier   run run-1 failed: ValueError: no data (train.py:7)")
-    assert "            run run-0 completed" == found[at + 1]
+    assert "            a run of 9 steps completed" == found[at + 1]
 
 
 def test_long_lists_are_shortened() -> None:
@@ -278,6 +279,8 @@ def test_containers_that_start_together_have_an_end_each(tmp_path: Path) -> None
         write_end(tmp_path, ended(rank, owner=owner_of(1)._replace(namespace=f"pid:[{rank}]")), ONLY)
     assert {0, 1} == {each.rank for each in read_ends(tmp_path)[0]}
     assert 2 == len([*tmp_path.iterdir()])
+    others = [replace(each, rank=None, host=f"host-{each.rank}", made=30) for each in read_ends(tmp_path)[0]]
+    assert 2 == str(summary_lines(others, (), Screen(200))).count("30 steps")  # not two attempts of one job
 
 
 def test_report_has_ranks_that_end_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
