@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import clock
 from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
@@ -118,8 +119,10 @@ class Counter:
         attributes = "".join(f" {name}={value!r}" for name, value in self.attributes.items())
         return f"<Counter {self.name!r}{attributes}: {self.total}>"
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"cannot copy or pickle Counter {self.name!r}: call monitel.counter() in the worker")
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes a copy this object, and in another process the counter of this name there."""
+        unit, description = self.unit or None, self.description or None
+        return partial(counter, self.name, unit=unit, description=description, attributes=dict(self.attributes)), ()
 
 
 def counter(
