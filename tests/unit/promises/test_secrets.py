@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 from tests.support.canary import assert_canary_unseen, echoes_of, new_canary
+from tests.support.checks import PROTOCOLS
 from tests.support.commands import Printed, Program
 from tests.support.hostile import Peer
 from tests.support.inbox import Answer
@@ -129,13 +130,13 @@ def test_no_proxy_shows_its_secret(doctor: Doctor) -> None:
         assert b"Proxy-Authorization: Basic" in peer.requests[0]
 
 
-def test_no_key_is_shown_in_place_of_its_path(doctor: Doctor) -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_no_key_is_shown_in_place_of_its_path(doctor: Doctor, protocol: str) -> None:
     key = f"-----BEGIN PRIVATE KEY-----\n{LEFT}\n-----END PRIVATE KEY-----"
-    for protocol in ("http/protobuf", "grpc"):
-        variables = dict.fromkeys(("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_LOGS_CLIENT_KEY"), key)
-        printed = doctor("https://127.0.0.1:9", OTEL_EXPORTER_OTLP_PROTOCOL=protocol, **variables)
-        problems = [f"{each}: expected the path of a file, got the content of one" for each in variables]
-        assert problems == printed.sections()["all signals"]["problem"].splitlines()
+    variables = dict.fromkeys(("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", "OTEL_EXPORTER_OTLP_LOGS_CLIENT_KEY"), key)
+    printed = doctor("https://127.0.0.1:9", OTEL_EXPORTER_OTLP_PROTOCOL=protocol, **variables)
+    problems = [f"{each}: expected the path of a file, got the content of one" for each in variables]
+    assert problems == printed.sections()["all signals"]["problem"].splitlines()
 
 
 def test_no_header_shows_its_value(doctor: Doctor, unseen: Unseen) -> None:
