@@ -72,23 +72,26 @@ sys.exit(os.wait()[1])
 
 
 def test_child_delivers_what_a_killed_one_has_left(receiver: Receiver, train: Run) -> None:
-    """A server that lives for months replaces its children, and their records take memory: one of the next has it."""
+    """A server that lives for months replaces its children, and their records take memory. One may be looked at."""
     children = """\
+import fcntl, struct
 from pathlib import Path
 if not (first := os.fork()):
     monitel.emit("left")
     os.kill(os.getpid(), 9)
 os.waitpid(first, 0)
-places = Path(os.environ["MONITEL_BLACK_BOX_DIR"]), Path("spool")
-is_left = lambda: any(each for place in places for each in place.glob(f"*-{first}-*"))
-while is_left():
-    if not os.fork():
-        monitel.emit("next")
-        until = time.monotonic() + 1.0
-        while is_left() and time.monotonic() < until:
-            time.sleep(0.01)
-        sys.exit()
-    os.wait()
+(box,) = Path(os.environ["MONITEL_BLACK_BOX_DIR"]).glob(f"*-{first}-*")
+lock = (box / "lock").open("r+")
+fcntl.fcntl(lock, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
+if not (second := os.fork()):
+    monitel.emit("next")
+    until = time.monotonic() + 30.0
+    while (box.exists() or list(Path("spool").glob(f"*-{first}-*"))) and time.monotonic() < until:
+        time.sleep(0.01)
+    os._exit(not pipeline.shutdown())
+time.sleep(0.2)
+fcntl.fcntl(lock, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_UNLCK, 0, 0, 1, 0))
+sys.exit(os.waitpid(second, 0)[1])
 """
     train(BEGIN + children, receiver.url)
     assert {"left": 1, "process.died": 1}.items() <= Counter(receiver.record_names()).items()

@@ -29,6 +29,8 @@ from monitel_run.folder import is_running
 
 _log = logging.getLogger("monitel.otlp")
 
+_LOOK_S = 0.5  # after which a process that only looks at a record, to remove the rest of one, has left it
+
 
 @dataclass
 class Collector:
@@ -42,6 +44,7 @@ class Collector:
     items: int = 0
     records: list[Path] = field(default_factory=list)  # where they are now
     deaths: list[Death] = field(default_factory=list)
+    in_use: list[Path] = field(default_factory=list)  # by another collector, or by one that only looks
     problems: list[str] = field(default_factory=list)
 
     def take(self, path: Path, spool_root: Path | None) -> None:
@@ -52,7 +55,9 @@ class Collector:
         try:
             dead = claim(path, spool_root)
             self._collect(dead)
-        except (InUseError, MissingFolderError):
+        except InUseError:
+            self.in_use.append(path)
+        except MissingFolderError:
             return
         except Exception as error:
             _log.debug("the black box %s cannot be collected", path, exc_info=True)
@@ -141,6 +146,9 @@ def collect(
         if stopped is not None and stopped.is_set():
             return found
         found.take(root / name, spool_root)
+    if found.in_use and not (stopped or Event()).wait(_LOOK_S):
+        for path in [*found.in_use]:
+            found.take(path, spool_root)
     forget_unread(root)
     return found
 
