@@ -163,11 +163,7 @@ class Folder:
         new = f"{name}.new"
         self.unlink(new)  # from a process that was killed
         self.write_new(new, content)
-        try:
-            self.rename(new, name)
-        except BaseException:
-            self.unlink(new)
-            raise
+        self.rename(new, name)
 
     def rename(self, old: str, new: str) -> None:
         """Rename an entry, which replaces a file of the new name. A symbolic link is renamed itself."""

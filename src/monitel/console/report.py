@@ -18,7 +18,7 @@ from monitel.console.job import Job, jobs_of, replaced
 from monitel.console.page import page
 from monitel.console.reader import read_boxes
 from monitel.console.runs import Run, Runs, add_options, finish, is_given, outcome_of, run_in, with_loss
-from monitel.runs.curves import LIMIT_BYTES, Curve, read_curves
+from monitel.runs.curves import Curve, read_curves
 from monitel.runs.ended import ONLY, count_ends, read_ends, write_end
 from monitel.runs.folder import CURVES, is_started, make_started, name_of
 from monitel.runs.folder import FILE as LEDGER
@@ -107,7 +107,7 @@ def _stored(store: Path, problems: list[str]) -> tuple[Run | None, list[Curve]]:
         try:
             run = run_in(folder)
             with suppress(FileNotFoundError):
-                curves = read_curves(folder.read(CURVES, LIMIT_BYTES + 1))
+                curves = read_curves(folder.read(CURVES))
         except (StoredError, OSError) as error:
             problems.append(f"a file of the run in {str(store)!r} {error}")
     return run, curves

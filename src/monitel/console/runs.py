@@ -25,7 +25,6 @@ from monitel.runs.ended import read_ends
 from monitel.runs.folder import FILE, is_started, name_of, store_of_report, stored_runs
 from monitel.runs.history import TOLERANCE_NS, Attempt, History, RunTime, decode
 from monitel.runs.process import COMPLETED, EXEC, JobName, Process, State
-from monitel.runs.stored import LIMIT_BYTES
 from monitel.runs.values import RunValues, Value, loss_of
 from monitel.text import (
     UNLIMITED,
@@ -147,7 +146,7 @@ def read_runs(root: Path, problems: list[str]) -> list[Run]:
 def run_in(folder: Folder) -> Run | None:
     """Return the run that a folder has; None without a ledger in it. Raises StoredError if that cannot be used."""
     with suppress(FileNotFoundError):
-        return _run_in(folder, decode(folder.read(FILE, LIMIT_BYTES + 1)))
+        return _run_in(folder, decode(folder.read(FILE)))
     return None
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 #: The curve of the mean seconds from step to step.
 STEP_TIME = "training.step.time"
 
-LIMIT_BYTES = 1 << 24  # of a file
 _MOST, _MOST_POINTS = 60, 2_000  # curves, and points of one
 _MOST_NEW = 1 << 16  # numbers between two heartbeats; of more of them the oldest are in no curve
 _VERSION = 1
@@ -169,8 +168,6 @@ def read_curves(content: bytes) -> list[Curve]:
 
 
 def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
-    if len(content) > LIMIT_BYTES:
-        raise StoredError(f"has more than {LIMIT_BYTES} bytes")
     for line in content.splitlines():
         try:
             version, *values = json.loads(line)

@@ -34,7 +34,7 @@ from monitel.counter import plain_counters
 from monitel.run_events import final_status, last_exception
 from monitel.runs.history import RunTime
 from monitel.runs.process import REPLACED, Process, State, dead, doing_at
-from monitel.runs.stored import LIMIT_BYTES, StoredError, dump, load
+from monitel.runs.stored import StoredError, dump, load
 from monitel.training.counters import before
 from monitel_run.folder import VARIABLE, is_running
 
@@ -199,7 +199,7 @@ def read_ends(path: Path) -> tuple[list[Process], list[str]]:
         with closing(Folder.open(path)) as folder:
             for name in sorted(filter(_NAME.fullmatch, folder.names()))[:_MOST]:
                 try:
-                    found.append(load(Process, folder.read(name, LIMIT_BYTES + 1), VERSION))
+                    found.append(load(Process, folder.read(name), VERSION))
                 except OSError as error:
                     problems.append(f"the report {name} cannot be read: {error.strerror}")
                 except StoredError as error:

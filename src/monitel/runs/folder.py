@@ -27,7 +27,7 @@ from monitel.blackbox.folder import Folder, FolderError, make_folder
 from monitel.blackbox.process import process_start
 from monitel.process.launcher import launch_attributes
 from monitel.runs.history import History, decode, encode
-from monitel.runs.stored import LIMIT_BYTES, StoredError
+from monitel.runs.stored import StoredError
 from monitel_run.folder import VARIABLE, is_running
 from monitel_run.folder import identify as identify_process
 
@@ -98,7 +98,7 @@ def store_of_report(path: Path) -> Path:
 def _marked(path: Path) -> dict[str, Any]:
     """Return the content of the marker in a folder."""
     with suppress(OSError, ValueError, FolderError), closing(Folder.open(path, check=False)) as folder:
-        found = json.loads(folder.read(MARKER, LIMIT_BYTES))
+        found = json.loads(folder.read(MARKER))
         return found if isinstance(found, dict) else {}
     return {}
 
@@ -243,16 +243,13 @@ def open_run(path: Path, run: str = "") -> Folder:
 def load(folder: Folder) -> History | None:
     """Return the stored history; None if there is none. A file that cannot be used is kept under another name."""
     try:
-        return decode(folder.read(FILE, LIMIT_BYTES + 1))
+        return decode(folder.read(FILE))
     except FileNotFoundError:
-        return None
+        pass
     except StoredError as error:
-        reason = str(error)
-    except PermissionError as error:  # a link, a device, or a file of another user
-        reason = f"cannot be used: {error.strerror}"
-    aside = f"unusable-{time.time_ns()}.json"
-    folder.rename(FILE, aside)
-    _log.warning("%s %s; it is now %s, and the ledger of the run starts anew", folder.path / FILE, reason, aside)
+        aside = f"unusable-{time.time_ns()}.json"
+        folder.rename(FILE, aside)
+        _log.warning("%s %s; it is now %s, and the ledger of the run starts anew", folder.path / FILE, error, aside)
     return None
 
 
@@ -297,7 +294,7 @@ def stored_runs(root: Path, problems: list[str]) -> Iterator[tuple[Folder, Histo
                 for path in sorted(filter(is_run, (parent / each for each in folders.names()))):
                     try:
                         with closing(Folder.open(path, check=False)) as folder:
-                            yield folder, decode(folder.read(FILE, LIMIT_BYTES + 1))
+                            yield folder, decode(folder.read(FILE))
                     except FileNotFoundError:
                         continue  # nothing is written yet, or the run was removed
                     except (StoredError, FolderError, OSError) as error:
@@ -322,7 +319,7 @@ def _describe(path: Path, error: Exception) -> str:
 def correct_status(path: Path, pid: int, began_ns: int, status: str) -> None:
     """Store the status with which the attempt of a process id has ended, as its parent has seen it. Never raises."""
     with suppress(OSError, FolderError, StoredError), closing(Folder.open(path)) as folder:
-        found = decode(folder.read(FILE, LIMIT_BYTES + 1))
+        found = decode(folder.read(FILE))
         attempt = found.attempt
         if attempt.last_ns >= began_ns and attempt.name.endswith(f"-{pid}") and folder.lock():
             store(folder, replace(found, attempt=replace(attempt, status=status)))

@@ -21,7 +21,7 @@ from monitel.process.launcher import distributed_rank, is_rank_zero, launch_attr
 from monitel.process.worker import Worker
 from monitel.run_events import final_status
 from monitel.runs import folder
-from monitel.runs.curves import LIMIT_BYTES, Curves
+from monitel.runs.curves import Curves
 from monitel.runs.folder import CURVES, InUseError, discard, identify, load, open_run, store, store_of
 from monitel.runs.history import STEP, Attempt, History, Mark, RunTime, ascending, summed
 from monitel.runs.stored import StoredError
@@ -214,7 +214,7 @@ class RunLedger:
             if found is not None or self._place is None:
                 self._place = self._join(found)
             with suppress(FileNotFoundError, StoredError):  # a damaged file begins anew
-                self.curves.go_on(folder.read(CURVES, LIMIT_BYTES + 1))
+                self.curves.go_on(folder.read(CURVES))
         except BaseException:
             folder.close()
             raise

@@ -12,13 +12,10 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from monitel.attributes import INT64_MAX
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Wait
 from monitel.blackbox.process import Owner
 from monitel.training.activities import Stage
-
-LIMIT_BYTES = 1 << 20
 
 _PLAIN = {bool, int, float, str, NoneType}
 _Stored = TypeVar("_Stored")
@@ -43,8 +40,6 @@ def _plain(value: Any) -> dict[str, Any]:
 
 def load(kind: type[_Stored], content: bytes, version: int) -> _Stored:
     """Return the object in a file: a dataclass, whose parts have exactly the types of their annotations."""
-    if len(content) > LIMIT_BYTES:
-        raise StoredError(f"has more than {LIMIT_BYTES} bytes")
     try:
         values = json.loads(content)
         if values.pop("version") == version:
@@ -64,7 +59,7 @@ def _checked(hint: Any, value: Any) -> Any:
     """Return a value of JSON as one of a type. Raises for one that is not of this type."""
     kind, parts = get_origin(hint) or hint, get_args(hint)
     exact = parts if float in parts else {kind} & _PLAIN
-    if type(value) in exact and (kind is not int or abs(value) <= INT64_MAX):  # a setting may be any integer
+    if type(value) in exact:
         return value
     if kind in {Union, UnionType}:
         for each in parts:
