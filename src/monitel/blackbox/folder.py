@@ -113,9 +113,9 @@ class Folder:
             self.unlink(name)
 
     def open_file(self, name: str, flags: int) -> int:
-        """Return the descriptor of a regular file without other hard links, of the folder's owner or of this user.
+        """Return the descriptor of a file of the folder's owner or of this user. A new file is only for its owner.
 
-        Others are refused with an OSError. A new file is only for its owner.
+        Links are not followed, and files of others are refused, with an OSError.
         """
         path = str(self.path / name)
         try:
@@ -124,16 +124,10 @@ class Folder:
             if error.errno == errno.ELOOP:
                 raise PermissionError(errno.EPERM, "symbolic links are not followed", path) from None
             raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
-        status, refusal = os.fstat(descriptor), ""
-        if not stat.S_ISREG(status.st_mode):
-            refusal = "not a regular file"
-        elif status.st_uid not in {self._status.st_uid, os.geteuid()}:
-            refusal = f"belongs to another user (id {status.st_uid})"
-        elif status.st_nlink > 1:
-            refusal = "has a second name (hard link)"
-        if refusal:
+        owner = os.fstat(descriptor).st_uid
+        if owner not in {self._status.st_uid, os.geteuid()}:
             os.close(descriptor)
-            raise PermissionError(errno.EPERM, refusal, path)
+            raise PermissionError(errno.EPERM, f"belongs to another user (id {owner})", path)
         return descriptor
 
     def read(self, name: str, limit: int = -1) -> bytes:
@@ -353,13 +347,8 @@ def open_root(given: Path | None = None) -> Folder:
     path = box_root(given)
     assert path is not None
     try:
-        if is_usual := path == box_root():
-            parent = path.parent.stat()
-            private = parent.st_uid in {0, os.geteuid()} and not parent.st_mode & _OTHERS_WRITE
-            if not private and not parent.st_mode & stat.S_ISVTX:
-                raise FolderError(f"other users can replace folders in {str(path.parent)!r}: run chmod +t on it")
         made = not os.path.lexists(path) and make_folder(path)
-        mine = (path.parent if is_usual else path) / f"mine-{os.geteuid()}"
+        mine = (path.parent if path == box_root() else path) / f"mine-{os.geteuid()}"
         advice = f"set MONITEL_BLACK_BOX_DIR to a folder to which only you can write, such as {str(mine)!r}"
         folder = Folder.open(path, probe=False, advice=advice)
     except FolderError:
