@@ -91,6 +91,11 @@ def parse_address(url: str) -> Address:
     return Address(scheme.lower(), _checked_host(host), number, path or "", Secret(userinfo or ""), Secret(query))
 
 
+def parse_proxy(text: str) -> Address:
+    """Parse the address of a proxy, which may omit ``http://``."""
+    return parse_address(text if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE) else f"http://{text}")
+
+
 class Certificates(NamedTuple):
     """PEM files of an endpoint. The client's certificate contains the key unless there is a ``client_key``."""
 
@@ -135,32 +140,19 @@ class Endpoint:
 
 
 def proxy_secrets() -> Iterator[str]:
-    """Yield the credentials in the proxy variables of the environment, even if these are malformed."""
+    """Yield the secrets in the proxy variables of the environment. A malformed address is neither used nor shown."""
     for variable in _PROXY_VARIABLES:
         for name in (variable, variable.lower()):
-            text = re.sub(r"^[a-z][a-z0-9+.-]*:/*", "", os.environ.get(name, "").strip(), flags=re.IGNORECASE)
-            userinfo, at, _ = text.rpartition("@")
-            try:
-                parse_address(f"http://{text}")
-            except AddressError:
-                userinfo, at = text, "@"  # the end of the password is ambiguous
-            if at:
-                yield userinfo
-                yield unquote(userinfo)
-                yield from re.split(r"[:/?#@\\]+", userinfo)
-
-
-def _is_ip_address(host: str) -> bool:
-    with suppress(ValueError):
-        return bool(ipaddress.ip_address(host))
-    return False
+            with suppress(AddressError):
+                yield from parse_proxy(os.environ.get(name, "").strip()).secrets()
 
 
 def _checked_host(host: str) -> str:
     """Return the host without brackets, or raise AddressError."""
-    if host.startswith("["):
+    if host.startswith("[") and host.endswith("]"):
         inner = host[1:-1].replace("%25", "%")
-        if host.endswith("]") and ":" in inner and _is_ip_address(inner):
+        with suppress(ValueError):
+            ipaddress.IPv6Address(inner)
             return inner
     if _HOST.fullmatch(host) and len(host) <= _LONGEST_HOST:
         return host

@@ -7,6 +7,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Generic, NoReturn, TypeVar
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
@@ -68,9 +69,10 @@ def parts_of_header(value: str) -> Iterator[str]:
         if len(part) >= _WORD and part.lower() not in _SCHEMES:
             yield part
     if scheme.lower() == "basic":
-        decoded = _decoded(coded.strip())
-        yield decoded
-        yield from decoded.split(":", 1)
+        with suppress(ValueError):
+            decoded = base64.b64decode(coded.strip() + "==").decode(errors="replace")
+            yield decoded
+            yield from decoded.split(":", 1)
 
 
 def _forms(secret: str) -> set[str]:
@@ -102,10 +104,3 @@ def _in_base64(content: bytes) -> Iterator[str]:
             coded = encode(bytes(before) + content).decode()[skipped:usable]
             if len(coded) >= _WORD:
                 yield coded
-
-
-def _decoded(coded: str) -> str:
-    try:
-        return base64.b64decode(coded + "==").decode(errors="replace")
-    except ValueError:
-        return ""

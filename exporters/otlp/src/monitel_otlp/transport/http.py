@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from urllib.request import getproxies
 
-from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address
+from monitel_otlp.config.endpoint import Address, AddressError, Certificates, Endpoint, parse_address, parse_proxy
 from monitel_otlp.config.secret import Secret
 from monitel_otlp.transport.answer import (
     ADVICE,
@@ -187,7 +187,7 @@ def _proxy_of(address: Address) -> Address | None:
         return None
     if re.match("socks", text, re.IGNORECASE):
         raise AddressError("SOCKS proxies are not supported")
-    proxy = parse_address(text if re.match(r"[a-z][a-z0-9+.-]*://", text, re.IGNORECASE) else f"http://{text}")
+    proxy = parse_proxy(text)
     if address.scheme == proxy.scheme == "https":
         raise AddressError("TLS inside TLS to a proxy is not supported: give its http:// address")
     return proxy
