@@ -141,7 +141,6 @@ static Lock hook_lock;
 static PyObject *value_hook;
 static PyObject *sample; /* of _window_py.py */
 static PyObject *str_log_closed;
-static PyTypeObject *accumulator_type;
 static Shared current_step = -1;
 
 /* ---- clocks ---- */
@@ -512,8 +511,9 @@ static PyMethodDef add_method = {
               "a handler is raised from add(), and no sample is lost. Thread-safe.\n\n"
               "Raises:\n    TypeError: Not a real number; it is not counted.")};
 
-/* Starts collecting. Arguments: the length of an interval in ns, max_samples, a test's clock (a memoryview of two 64-bit
- * integers: monotonic and Unix ns) or None, whether to collect a histogram, whether to collect a standard deviation. */
+/* Starts collecting. Stat has checked the arguments: the length of an interval in ns, max_samples, a test's clock (a
+ * memoryview of two 64-bit integers: monotonic and Unix ns) or None, whether to collect a histogram, and a standard
+ * deviation. */
 static PyObject *
 accumulator_open(Accumulator *self, PyObject *args)
 {
@@ -521,11 +521,6 @@ accumulator_open(Accumulator *self, PyObject *args)
     PyObject *clock;
     int histogram, stddev;
     if (!PyArg_ParseTuple(args, "LLOpp:_open", &window, &max_samples, &clock, &histogram, &stddev)) {
-        return NULL;
-    }
-    if (window < 1 || max_samples < 1) {
-        PyErr_Format(PyExc_ValueError, "the length of a window and max_samples must be at least 1, got %lld and %lld",
-                     window, max_samples);
         return NULL;
     }
     clock = clock == Py_None ? NULL : clock;
@@ -822,14 +817,10 @@ window_forget(PyObject *Py_UNUSED(module), PyObject *args)
     return failed ? NULL : Py_NewRef(Py_None);
 }
 
-/* Sets add() on the class itself: CPython calls an inherited C method more slowly. */
+/* Sets add() on a subclass of Accumulator itself: CPython calls an inherited C method more slowly. */
 static PyObject *
 window_own_add(PyObject *Py_UNUSED(module), PyObject *type)
 {
-    if (!PyType_Check(type) || !PyType_IsSubtype((PyTypeObject *)type, accumulator_type)) {
-        PyErr_Format(PyExc_TypeError, "own_add() takes a subclass of Accumulator, got %R", type);
-        return NULL; /* add() would take its instances for Accumulators */
-    }
     PyObject *descriptor = PyDescr_NewMethod((PyTypeObject *)type, &add_method);
     int failed = descriptor == NULL || PyObject_SetAttrString(type, "add", descriptor) < 0;
     Py_XDECREF(descriptor);
@@ -891,11 +882,11 @@ window_exec(PyObject *module)
     Py_XDECREF(hooks);
     handed_over = PyDict_New();
     str_log_closed = PyUnicode_InternFromString("_log_closed");
-    accumulator_type = (PyTypeObject *)PyType_FromSpec(&accumulator_spec);
-    if (value_hook == NULL || sample == NULL || handed_over == NULL || str_log_closed == NULL || accumulator_type == NULL) {
+    PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&accumulator_spec);
+    if (value_hook == NULL || sample == NULL || handed_over == NULL || str_log_closed == NULL || type == NULL) {
         return -1;
     }
-    return PyModule_AddType(module, accumulator_type);
+    return PyModule_AddType(module, type);
 }
 
 static PyModuleDef_Slot window_slots[] = {
