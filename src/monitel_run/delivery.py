@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from threading import TIMEOUT_MAX, Event, Thread
 from typing import TYPE_CHECKING
 
-from monitel_run.folder import LINE, UNRECORDED, start_time
+from monitel_run.folder import LINE, START, UNRECORDED, kernel_fields, start_time
 from monitel_run.parent import Ended
 
 if TYPE_CHECKING:
@@ -217,10 +217,9 @@ class ProcessWatch(Thread):
 
 def _status(process: Ended, descriptor: int) -> int | None:
     """Return the status of a process that has ended: of a zombie, or since Linux 6.15 what its descriptor keeps."""
-    with suppress(OSError, IndexError), open(f"/proc/{process.pid}/stat", "rb") as file:
-        fields = file.read().rpartition(b")")[2].split()
-        if fields[0] == b"Z" and fields[19].decode() == process.start:
-            return int(fields[_EXIT_CODE])
+    fields = kernel_fields(process.pid)
+    if fields and fields[0] == "Z" and fields[START] == process.start:
+        return int(fields[_EXIT_CODE])
     info = bytearray(_INFO.pack(_EXIT, *[0] * 13))
     with suppress(OSError):
         fcntl.ioctl(descriptor, _GET_INFO, info)

@@ -25,16 +25,20 @@ UNRECORDED = "unrecorded"
 
 _FIFO = "processes"
 _NAME = re.compile(r"-run-\d+-\d+-")
-_START = 19  # index of the start time, after the name of the program
+START = 19  # index of the start time, after the name of the program
+
+
+def kernel_fields(pid: int | str) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` after the name of the program; none if the system does not show them."""
+    with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].decode().split()
+    return []
 
 
 def start_time(pid: int | str) -> str:
     """Return the start time of a process in ticks since the boot; ``"0"`` if the system does not show it."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[_START].decode()
-    except (OSError, IndexError):
-        return "0"
+    fields = kernel_fields(pid)
+    return fields[START] if fields else "0"
 
 
 def identify() -> str:

@@ -79,6 +79,7 @@ LOWER: dict[str, set[str]] = {
 #: What other packages each package may import: names of modules, or the beginnings of their names.
 FOREIGN: dict[str, set[str]] = {
     "monitel": {"monitel_run.__main__"},
+    "monitel.blackbox": {"monitel_run.folder"},
     "monitel.runs": {"monitel_run"},
     f"monitel.{TOP}": {"monitel_run"},
     "monitel.console": {"textual", "rich", "monitel_run"},

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from monitel.blackbox.record import VERSION
+from monitel_run.folder import PROCESS, START, kernel_fields
 
 _EXITING = 0x4  # flag of a process that has released its locks, or is about to
-_PROCESS = "MONITEL_RUN_PROCESS"  # of the recorded process that has started this one, see monitel_run.folder
 
 
 class Owner(NamedTuple):
@@ -57,7 +57,7 @@ def process_facts() -> dict[str, Any]:
     """Return what tells this process from all others, now and later."""
     boot, namespace = _place(os.getpid())
     start, parent = process_start(os.getpid()), f"{os.getppid()}-{process_start(os.getppid()) or 0}"
-    recorded = os.environ.get(_PROCESS, "").partition(" ")[0]  # its child may be the server that has forked this one
+    recorded = os.environ.get(PROCESS, "").partition(" ")[0]  # its child may be the server that has forked this one
     parent = parent if recorded in {"", f"{os.getpid()}-{start or 0}"} else recorded
     facts = {"version": VERSION, "pid": os.getpid(), "start": start, "boot": boot, "parent": parent}
     return {**facts, "namespace": namespace, "host": socket.gethostname(), "created_ns": time.time_ns()}
@@ -74,7 +74,5 @@ def _place(_pid: int) -> tuple[str, str]:
 
 def process_start(pid: int) -> str:
     """Return the start time of a process in ticks since the boot; empty if it has ended, is ending, or is unknown."""
-    with suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-        return "" if fields[0] in {"Z", "X"} or int(fields[6]) & _EXITING else fields[19]
-    return ""
+    fields = kernel_fields(pid)
+    return "" if not fields or fields[0] in {"Z", "X"} or int(fields[6]) & _EXITING else fields[START]

@@ -24,10 +24,10 @@ from monitel.process.launcher import launch_attributes
 from monitel.process.os_threads import RLock
 from monitel.stats import window_sinks
 from monitel.variables import read_variables
+from monitel_run.folder import VARIABLE as RUN_FOLDER
 
 _log = logging.getLogger("monitel")
 _TIMEOUT_S = 1.0
-_RUN_FOLDER = "MONITEL_RUN_FOLDER"  # of `monitel run`
 
 _lock = RLock()
 _owners: list[object] = []
@@ -37,7 +37,7 @@ _record: _Record | None = None
 
 class _Record:
     def __init__(self, settings: BoxSettings, attributes: Mapping[str, Any], store: str) -> None:
-        identity = {"attributes": dict(attributes), "run": os.environ.get(_RUN_FOLDER, ""), "off": [*JOURNALS]}
+        identity = {"attributes": dict(attributes), "run": os.environ.get(RUN_FOLDER, ""), "off": [*JOURNALS]}
         identity["store"] = store
         self._box = Box(None, settings.root, identity, box_bytes=settings.size)
         self.recorder = Recorder(self._box, SeriesTable())

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monitel.console.runs import Run, Runs, add_options, finish
+from monitel.console.runs import NOTHING, Run, Runs, add_options, finish
 from monitel.process.masking import MASK
 from monitel.runs.shares import parts_of
 from monitel.runs.values import Key, Scalar
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import argparse
 
     Settings: TypeAlias = Mapping[str, Sequence[Any]]  # the values of all runs by name
-
-_NOTHING = "-"
 
 #: Attributes of a resource that differ between all processes, or do not describe the run.
 _NOT_COMPARED = {
@@ -119,7 +117,7 @@ def _row(
 ) -> list[str]:
     """Return a row of values, which may be None, with the differences from the first one."""
     changes = [change(each, values[0]) for each in values]
-    texts = [_NOTHING if each is None else text(each) for each in values]
+    texts = [NOTHING if each is None else text(each) for each in values]
     return [name, *(f"{each} ({by})" if by else each for each, by in zip(texts, changes, strict=True))]
 
 
@@ -213,7 +211,7 @@ def _setting_rows(settings: Settings) -> list[list[str]]:
 
 def _setting(value: Any) -> str:
     if value is _MISSING:
-        return _NOTHING
+        return NOTHING
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -55,7 +55,7 @@ _OUTSIDE = {"startup", "init", "shutdown", "down"}  # activities outside of the 
 _UUID = re.compile(r"[0-9a-f]{8}(-?[0-9a-f]{4}){3}-?[0-9a-f]{12}")
 _TITLES = "NAME", "STARTED", "STATE", "DURATION", "STEP", "LOSS", "ID"
 _RIGHT = {"DURATION", "STEP", "LOSS"}  # columns that are aligned on the right
-_NOTHING = "-"
+NOTHING = "-"  # a number that is not known
 _LONGEST_NAME = 60  # columns of a name in a terminal
 
 
@@ -319,11 +319,11 @@ def _run(arguments: argparse.Namespace) -> int:
 def _cells(run: Run, longest: int) -> Sequence[str]:
     step, loss, title = run.time.last_step, run.loss, run.title
     return (
-        cut(printable(title), longest) or _NOTHING,
+        cut(printable(title), longest) or NOTHING,
         moment(run.time.start_ns),
         printable(run.outcome),
         duration(run.time.elapsed_ns),
-        _NOTHING if step is None else f"{step:,}",
-        _NOTHING if loss is None else number(loss.value),
+        NOTHING if step is None else f"{step:,}",
+        NOTHING if loss is None else number(loss.value),
         "" if title == run.time.run else cut(printable(run.time.run), longest),
     )
