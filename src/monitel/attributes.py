@@ -35,6 +35,14 @@ def fits_int64(number: int) -> bool:
     return INT64_MIN <= number <= INT64_MAX
 
 
+def whole(value: object) -> int | None:
+    """Return a value that is an integer, or the text of one; None for any other."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = value if isinstance(value, str) else ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None  # noqa: PLR2004  64 bits
+
+
 def element_of(value: Any) -> Any:
     """Return the element of an array or a tensor of one element, and any other value; a masked one is a TypeError."""
     item = getattr(value, "item", None)

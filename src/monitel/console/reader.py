@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from monitel.attributes import whole
 from monitel.blackbox.death import NAME as DIED
 from monitel.blackbox.death import Death
 from monitel.blackbox.discovery import find_boxes, find_spools, holds_boxes, is_box_folder, is_running, pid_of
@@ -21,7 +22,7 @@ from monitel.blackbox.settings import existing_runs_dir, given_folder, spool_roo
 from monitel.console.job import with_pool_workers_completed
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
-from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of, whole
+from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _PATIENCE_S, _PAUSE_S = 3.0, 0.02

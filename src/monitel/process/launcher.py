@@ -8,7 +8,7 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from monitel.attributes import escape_surrogates
+from monitel.attributes import escape_surrogates, whole
 from monitel.process.failures import warn_once
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ _COMPLETE = (
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS"),
 )
 _NO_ID = "none"  # torchrun's run id without --rdzv-id: the same for all jobs
-_TOO_LONG = 19  # digits of a number that may not fit in 64 bits
 
 
 def launch_attributes() -> dict[str, str | int]:
@@ -146,8 +145,7 @@ def _infer_rank(local_rank: int, world_size: int) -> int | None:
 
 def _number(variable: str) -> int | None:
     """Return the value of a variable that holds a number; None if it is not set or malformed."""
-    value = os.environ.get(variable, "").strip()
-    return int(value) if value.isdecimal() and len(value) < _TOO_LONG else None
+    return whole(os.environ.get(variable, "").strip())
 
 
 #: Programs and modules that start training processes, forward SIGTERM to them, and record no telemetry.

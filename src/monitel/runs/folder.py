@@ -287,7 +287,7 @@ def stored_runs(root: Path, problems: list[str]) -> Iterator[tuple[Folder, Histo
     file that cannot be read, which does not have its content. Folders of other users are not checked: JSON is safe to
     read, and a check would write.
     """
-    for parent, is_run in ((root / LEDGERS, _is_ledger), (root, is_started)):
+    for parent, is_run in ((root / LEDGERS, lambda path: path.name.startswith(_FOLDERS)), (root, is_started)):
         path = parent
         try:
             with closing(Folder.open(parent, check=False)) as folders:
@@ -303,10 +303,6 @@ def stored_runs(root: Path, problems: list[str]) -> Iterator[tuple[Folder, Histo
             continue
         except (FolderError, OSError) as error:
             problems.append(_describe(path, error))
-
-
-def _is_ledger(path: Path) -> bool:
-    return path.name.startswith(_FOLDERS)
 
 
 def _describe(path: Path, error: Exception) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
+from monitel.attributes import whole
 from monitel.blackbox.folder import AVAILABLE, Folder, FolderError
 from monitel.blackbox.process import this_process
 from monitel.clock import since_boot_ns
@@ -57,7 +58,7 @@ class RunLedger:
         self._root = root.absolute()
         self._attributes = attributes
         self._forked = forked
-        self._ranks = {name: int(rank) for name in _RANKS if (rank := str(attributes.get(name))).isdecimal()}
+        self._ranks = {name: rank for name in _RANKS if (rank := whole(attributes.get(name))) is not None}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
         self.store = store_of(self._root, self._identity)  # the folder of the run; other ranks have the same, if any

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import Severity
+from monitel.attributes import whole
 from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Doing, Wait
 from monitel.blackbox.context_page import quantile
@@ -495,14 +496,6 @@ def event_of(plain: LogRecord) -> PastEvent:
     if isinstance(plain.body, str):
         data = {"message": plain.body, **data}
     return PastEvent(plain.time_ns or plain.observed_ns, plain.severity, plain.name or plain.scope or "log", data)
-
-
-def whole(value: object) -> int | None:
-    """Return a value that is an integer, or the text of one; None for any other."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    text = value if isinstance(value, str) else ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None  # noqa: PLR2004  64 bits
 
 
 def _text(value: object) -> str:

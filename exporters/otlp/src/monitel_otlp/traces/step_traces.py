@@ -8,6 +8,7 @@ from hashlib import blake2b
 from typing import Any
 from uuid import uuid4
 
+from monitel.attributes import whole
 from monitel.process.launcher import is_rank_zero
 from monitel.process.os_threads import RLock
 from monitel_otel.ranges import BUDGET
@@ -22,7 +23,6 @@ _SPAN_BYTES = 250  # a range with some attributes; without any it has about 160
 _RANK_BYTES = 3_000  # the resource in two requests, the span of the rank, the span of the folded ranges
 
 _TRACE_BYTES, _ID_BYTES = 16, 8
-_TOO_LONG = 10  # digits of a number that is not a world size
 
 
 class StepTraces:
@@ -33,8 +33,8 @@ class StepTraces:
     """
 
     def __init__(self, attributes: Mapping[str, Any], *, alone: bool, given: int | None) -> None:
-        run = attributes.get("training.run.id")
-        if run is None and not alone and _number(attributes.get("training.world_size")) > 1:
+        run, ranks = attributes.get("training.run.id"), whole(attributes.get("training.world_size")) or 1
+        if run is None and not alone and ranks > 1:
             _log.warning(
                 "step_traces: there is no run id, so each rank has separate traces; "
                 "set one with torchrun --rdzv-id, or as training.run.id in OTEL_RESOURCE_ATTRIBUTES"
@@ -44,7 +44,7 @@ class StepTraces:
         # If it is unknown and not 0, the ids of its span are random.
         self.rank = attributes.get("training.rank", 0 if is_rank_zero(attributes) else None)
         self._rank_name = str(uuid4() if self.rank is None else self.rank)
-        self._ranks = 1 if alone or run is None else _number(attributes.get("training.world_size"))
+        self._ranks = 1 if alone or run is None else ranks
         self._is_given = given is not None
         self.budget = given or budget_of_rank(self._ranks)  # of spans, in each step
         self._latest = -1
@@ -98,12 +98,6 @@ class StepIds:
             ordinal = self._ordinals.get(key, 0)
             self._ordinals[key] = ordinal + 1
         return _hash(_ID_BYTES, parent_id, name.encode(errors="backslashreplace"), b"%d" % ordinal)
-
-
-def _number(world_size: Any) -> int:
-    """Return the number of ranks; 1 if it is unknown. A variable may have set it as text."""
-    text = str(world_size)
-    return int(text) if text.isdecimal() and len(text) < _TOO_LONG else 1
 
 
 def _hash(size: int, *words: bytes) -> bytes:
