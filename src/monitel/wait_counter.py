@@ -151,17 +151,10 @@ class _WaitCounterTracker:
         self._start_ns = start_ns  # no call until the wait is there
         self._waits.in_flight[number] = thread, start_ns
         if _entered is not None:  # not earlier: _mirror() takes the waits that are there
-            try:
-                with _lock:
-                    if (entered := _entered) is not None:  # other processes know the system's clock only
-                        real_ns = start_ns if clock._injected is None else clock.SYSTEM.monotonic_ns()
-                        entered(number, self._waits.key, thread, real_ns)
-            except BaseException:
-                self._start_ns = None  # it has not begun
-                self._waits.in_flight.pop(number, None)
-                if (left := _left) is not None:
-                    left(number)
-                raise
+            with _lock:  # a wait that Ctrl-C interrupts here ends when it is garbage-collected
+                if (entered := _entered) is not None:  # other processes know the system's clock only
+                    real_ns = start_ns if clock._injected is None else clock.SYSTEM.monotonic_ns()
+                    entered(number, self._waits.key, thread, real_ns)
 
     def __exit__(self, _kind: object = None, _error: object = None, _traceback: object = None) -> None:
         # No *exception: to make its tuple takes as long as to read the clock.
