@@ -182,6 +182,8 @@ class Later:
             self._thread.device = previous
 
     def is_current_stream_capturing(self) -> bool:
+        if self.failure is not None:  # CUDA reports it at each call
+            raise self.failure
         return self.capturing
 
     # The following methods are called by torch. Tensors are on the first device.

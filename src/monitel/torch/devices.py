@@ -239,10 +239,12 @@ class StagedNumbers(DeviceQueue):
         self._put = 0
 
     def put(self, number: Tensor, pending: Pending) -> None:
-        """Stage a tensor of one element, by one launch on the current stream; it is lost if too many are pending."""
+        """Stage a tensor of one element, by one launch on the current stream; in a capture it is lost."""
         loss: tuple[object, ...] = ()
         try:
-            if self._put - self._arrived >= ROOM:
+            if self.is_capturing():
+                loss = ("capture",)
+            elif self._put - self._arrived >= ROOM:
                 loss = ("full",)
             else:
                 stream = self._module.current_stream(self._device)
@@ -367,13 +369,6 @@ class Fetcher(Source):
     def wake(self) -> None:
         """Deliver now what has arrived."""
         self._worker.wake()
-
-    def lost_to_capture(self, staged: StagedNumbers) -> bool:
-        """Return whether the stream is being captured, and count a lost tensor then."""
-        capturing = staged.is_capturing()
-        if capturing:
-            self.count_lost(1, "capture")
-        return capturing
 
     def wait(self) -> None:
         """Wait 2 s at most for all numbers put so far; after a timeout not again until a device delivers."""

@@ -130,8 +130,7 @@ class Tensors(Source):
         staged = self._fetcher.queue_of(value)
         if staged is None:
             return None if torch.compiler.is_exporting() else self._value_hook(stat, value.detach())
-        if not self._fetcher.lost_to_capture(staged):
-            stat._add_pending(partial(staged.put, value), self._fetcher.wait)
+        stat._add_pending(partial(staged.put, value), self._fetcher.wait)
         return None
 
     def _to_details(
@@ -150,8 +149,7 @@ class Tensors(Source):
                 if (staged := self._fetcher.queue_of(value)) is None:
                     details[key] = value.item()
                     continue
-                if not self._fetcher.lost_to_capture(staged):
-                    pending[key] = staged, value
+                pending[key] = staged, value
             except Exception:
                 pass_on()
                 left_out(key, value)
