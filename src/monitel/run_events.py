@@ -368,8 +368,6 @@ def git_commit(start: Path | None = None) -> str | None:
 
 
 def _text(file: Path) -> str:
-    if not file.is_file():  # to open a FIFO may wait forever
-        raise FileNotFoundError(file)
     return file.read_text("utf-8").strip()
 
 

@@ -66,7 +66,7 @@ def find_boxes(root: Path | None = None) -> Boxes:
                 _search(folder, found)
     except MissingFolderError:
         pass
-    except (FolderError, ValueError) as error:
+    except FolderError as error:
         found.problems.append(str(error))
     except OSError as error:
         found.problems.append(f"{str(path)!r} cannot be searched: {error.strerror}")

@@ -353,9 +353,8 @@ def open_root(given: Path | None = None) -> Folder:
         folder = Folder.open(path, probe=False, advice=advice)
     except FolderError:
         raise
-    except (OSError, ValueError) as error:
-        reason = (isinstance(error, OSError) and error.strerror) or error
-        raise FolderError(f"{str(path)!r} cannot be made: {reason}") from None
+    except OSError as error:
+        raise FolderError(f"{str(path)!r} cannot be made: {error.strerror}") from None
     if (kind := _file_system_of(folder)) not in _MEMORY:
         folder.close()
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""FIFOs, callbacks and locks that hang stop nothing else, and an exit needs no new thread."""
+"""Callbacks and locks that hang stop nothing else, and an exit needs no new thread."""
 
 import socket
 from pathlib import Path
@@ -6,40 +6,11 @@ from pathlib import Path
 import pytest
 from tests.processes.conftest import Terminate
 from tests.processes.patience import SHORT, with_patience
-from tests.support.checks import PROTOCOLS
 from tests.support.hostile import url_of
 from tests.support.inbox import DEADLINE
 from tests.support.receiver import Receiver
 from tests.support.scripts import Run
 from tests.support.spools import cat, last_line
-
-FIFOS = """\
-for name in (".git", "ca.pem"):
-    os.mkfifo(name)
-begin = time.monotonic()
-pipeline = monitel_otlp.configure(spool_dir="spool", run_events=True)
-monitel.emit("event")
-monitel.counter("c").add(1)
-pipeline.force_flush(0.5)
-print(time.monotonic() - begin)
-"""
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_fifo_in_the_place_of_a_file_stops_nothing(receiver: Receiver, train: Run, protocol: str) -> None:
-    """To open one waits for a writer: ``.git`` counts as missing, and certificates are reported."""
-    env = {
-        "OTEL_EXPORTER_OTLP_CERTIFICATE": "ca.pem",
-        "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL": protocol,
-        "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT": f"https://127.0.0.1:{receiver.port}/v1/logs",
-        "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": f"{receiver.url}/v1/metrics",
-    }
-    ended = train(with_patience(FIFOS, SHORT), env=env, timeout=60)
-    assert float(ended.stdout) < DEADLINE
-    assert {1} == {*receiver.values("c")}
-    assert "check OTEL_EXPORTER_OTLP_CERTIFICATE: ca.pem: not a regular file" in ended.stderr
-    assert 3 == last_line(ended.stderr).spooled
-
 
 REFUSED = """\
 import atexit, threading

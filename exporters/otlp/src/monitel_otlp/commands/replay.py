@@ -108,7 +108,8 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         except MissingFolderError:
             continue  # another process has delivered it meanwhile
         except Exception as error:
-            problems.append(_with_path(path, error))
+            words = str(error) if isinstance(error, (FolderError, OSError)) else repr(error)
+            problems.append(words if str(path) in words else f"{str(path)!r} cannot be read: {words}")
             warn(problems[-1])
             continue
         used += 1
@@ -123,11 +124,6 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         problem = f"the {' and '.join(signals)} in {places} remain there, because no endpoint is set for them"
         warn(f"{problem}: set {variables}, or give --endpoint")
     return 0 if total.complete and not problems else 1
-
-
-def _with_path(path: Path, error: Exception) -> str:
-    words = str(error) if isinstance(error, (FolderError, OSError)) else repr(error)
-    return words if str(path) in words else f"{str(path)!r} cannot be read: {words}"
 
 
 def _collect_and_find(places: Places) -> Spools:

@@ -137,12 +137,6 @@ def describe(error: BaseException) -> str:
     return name
 
 
-def check_file(path: str | os.PathLike[str], variable: str) -> None:
-    """Raise FailedError for a FIFO or a device: to open it may wait forever, and it may have no end."""
-    if os.path.exists(path) and not (os.path.isfile(path) or os.path.isdir(path)):  # noqa: PTH110, PTH112, PTH113  Path's raise
-        raise FailedError(f"check {variable}: {path}: not a regular file")
-
-
 def parse_retry_after(value: str | None) -> float | None:
     """Parse a Retry-After header (seconds or a date); None if it is missing or malformed."""
     try:

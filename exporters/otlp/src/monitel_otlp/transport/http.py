@@ -33,7 +33,6 @@ from monitel_otlp.transport.answer import (
     Consequence,
     FailedError,
     Transport,
-    check_file,
     count_rejected,
     delivered,
     describe,
@@ -218,13 +217,11 @@ def tls_context(certificates: Certificates, *bundles: str) -> ssl.SSLContext:
         raise FailedError(f"check {variable}: {path}: a key with a password is not supported")
 
     try:
-        check_file(path, variable)
         is_folder = os.path.isdir(path)  # noqa: PTH112  Path.is_dir() raises without permission
         context = ssl.create_default_context(capath=path if is_folder else None, cafile=None if is_folder else path)
         if chain is not None:
             variable = f"{CLIENT} and _CLIENT_KEY"
             for path in filter(None, (chain, key)):
-                check_file(path, variable)
                 open(path, "rb").close()  # noqa: PTH123  an error of OpenSSL does not have the file
             path = " and ".join(filter(None, (chain, key)))
             context.load_cert_chain(chain, key, password=refuse)
