@@ -148,7 +148,8 @@ PASSING: dict[str, list[Answer]] = {
     "grpc": [
         *(GrpcAnswer(code=getattr(Code, each)) for each in ("UNAVAILABLE", "ABORTED", "CANCELLED", "OUT_OF_RANGE")),
         *(GrpcAnswer(code=getattr(Code, each)) for each in ("DATA_LOSS", "DEADLINE_EXCEEDED", "INTERNAL", "UNKNOWN")),
-        GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, retry_delay=0.0),
+        GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, details="larger than max", retry_delay=0.0),
+        GrpcAnswer(code=Code.RESOURCE_EXHAUSTED, details="HTTP Status Code 429"),  # of a Collector, for Loki
         *(GrpcAnswer(code=Code.UNAVAILABLE, trailer=each) for each in (12_000, 40_000, 100_000)),  # gRPC has limits
         GrpcAnswer(code=Code.UNAVAILABLE, retry_delay=-5.0),
     ],
@@ -310,7 +311,7 @@ def refusal(backend: Inbox, kind: str, pause: float | None = None) -> Answer:
     """Return how a backend refuses a request; a busy one may ask for a pause of so many seconds."""
     status, code = KINDS[kind]
     if backend.protocol == "grpc":
-        return GrpcAnswer(code=code, details="the reason", retry_delay=pause)
+        return GrpcAnswer(code=code, details="the reason: larger than max", retry_delay=pause)
     return Answer(status, {} if pause is None else {"Retry-After": str(pause)}, b"the reason")
 
 

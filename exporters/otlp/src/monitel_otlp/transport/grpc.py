@@ -54,6 +54,8 @@ _CONSEQUENCES = {
 _OTHER_SERVER = re.compile(r"(?<=http2 header with status: )\d+|No status received|Stream removed")
 _BUSY = "408", "429", "502", "503", "504", "Stream removed"  # the last one: the connection is broken
 _OF_HTTP = {"413": Consequence.TOO_LARGE, **dict.fromkeys(_BUSY, Consequence.RETRY)}
+#: Texts of gRPC's cores in Go, C++, Java and C#; without one a limit of rate is exceeded, as when Loki answers 429.
+_MESSAGE_TOO_LARGE = re.compile("(?i)larger than|too large|exceeds (the )?maximum")
 _KEY, _VALUE = re.compile(r"[0-9a-z_.-]+(?<!-bin)"), re.compile(r"[\x20-\x7e]*")
 _METADATA = "gRPC takes header names of a-z 0-9 _ . - and values of printable ASCII: check OTEL_EXPORTER_OTLP_HEADERS"
 _TLS = (  # words of gRPC's core, the last two of older versions
@@ -174,7 +176,8 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     if code == "UNAVAILABLE" and is_closed:
         reason = f"{reason}; if this persists, check http or https, and {CLIENT}"
     if code == "RESOURCE_EXHAUSTED":
-        consequence = Consequence.TOO_LARGE if pause is None else Consequence.RETRY
+        is_large = pause is None and _MESSAGE_TOO_LARGE.search(details)
+        consequence = Consequence.TOO_LARGE if is_large else Consequence.RETRY
     rejected = count_rejected(request, details) if consequence is Consequence.REJECTED else 0
     is_answered = code not in {"DEADLINE_EXCEEDED", "CANCELLED"} and not is_closed
     return Answer(consequence, reason, pause, rejected, is_answered)
