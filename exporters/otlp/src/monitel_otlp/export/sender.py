@@ -41,6 +41,7 @@ _LONGEST_RETRY_AFTER = 600.0  # seconds; a longer pause that a backend requests 
 _INVALID_RETRY_AFTER = 86_400.0  # seconds; a Retry-After beyond a day is a mistake, and is ignored
 _DISK_PAUSE = 0.02  # seconds until the disk has loaded what is to be sent
 _TRIES = 3  # of a request with which the backend fails; single items that are too large, before all others are
+_FEW = 50  # items of a request that is not halved after a failure
 _PARTS = 19  # attempts with parts of a rejected request: halves of 500 items find one item in as many
 _random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
 
@@ -233,7 +234,7 @@ def _asked(answer: Answer) -> float:
 class Sender:
     """Sends the items of journals in order, one attempt at a time, and retries them in that order.
 
-    After each failure it pauses (:func:`backoff`); only the end makes an attempt earlier, unless the backend has asked
+    After each failure it pauses (:func:`backoff`), and from the second one on it halves the request; only the end makes an attempt earlier, unless the backend has asked
     for the pause. What the backend refuses for a reason that is not in the items goes to the disk at once.
 
     Items are dropped and counted by reason: ``rejected`` (the request is set aside), ``unconfirmed`` (the same, but an
@@ -344,7 +345,7 @@ class Sender:
             self._tries += 1
             consequence = Consequence.REJECTED if outbox.attempts or self._tries >= _TRIES else Consequence.RETRY
         if consequence in {Consequence.RETRY, Consequence.REFUSED}:
-            self._failed(answer)
+            self._failed(outbox, request, answer)
             return False
         if self.failures:
             _log.warning("%s: delivering again", self._transport.url)
@@ -373,8 +374,10 @@ class Sender:
             return self._attempt(request)
         return answer
 
-    def _failed(self, answer: Answer) -> None:
+    def _failed(self, outbox: Outbox, request: Request, answer: Answer) -> None:
         self.failures += 1
+        if self.failures > 1 and request.number > _FEW:  # a slow or broken network, or a limit of rate
+            outbox.split()
         self._unanswered = self._unanswered or not answer.answered
         self.trouble = answer
         if self.failures == 1:
