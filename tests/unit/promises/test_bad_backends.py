@@ -1,5 +1,6 @@
 """A backend that is down, slow, silent or hostile: one deadline, one limit of size, and nothing else waits for it."""
 
+import re
 import ssl
 from collections.abc import Callable
 from itertools import pairwise
@@ -344,9 +345,9 @@ def test_request_that_fails_again_is_sent_in_halves(backend: Inbox, start: Start
 
 
 def test_rejected_requests_have_a_limit(
-    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned
+    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the spool has. Beyond it they are only counted, which is logged once."""
+    """As the spool has. Beyond it they are only counted, which is logged once; the summary says how to send them."""
     monkeypatch.setattr("monitel_otlp.export.sender.MOST_REJECTED_BYTES", 2000)
     answers(backend, lambda _names: refusal(backend, "invalid"))
     pipeline = start(backend, export_interval=3600.0)
@@ -356,6 +357,8 @@ def test_rejected_requests_have_a_limit(
     assert 1 <= len(kept) < 10
     assert 10 == logs(pipeline).dropped["rejected"]
     assert 1 == len(warned("is full"))
+    pipeline.shutdown()
+    assert re.search(r"; rejected requests in .* --rejected$", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_backend_that_rejects_everything_gets_few_requests(backend: Inbox, start: Start) -> None:

@@ -514,8 +514,12 @@ def exit_summary(accounts: Mapping[str, Account], spool_dir: os.PathLike[str], *
         parts.append(f"dropped {dropped.total()} ({reasons})")
     spooled = sum(account.on_disk for account in accounts.values())
     if spooled or stored:
-        what = f"{spooled} {'item' if spooled == 1 else 'items'}" if spooled else "values of counters"
-        parts.append(f"{what} in {spool_dir}, replay with: {replay_command(str(spool_dir))}")
+        what, command = f"{spooled} {'item' if spooled == 1 else 'items'}", replay_command(str(spool_dir))
+        if not spooled and dropped["rejected"] + dropped["unconfirmed"]:
+            what, command = "rejected requests", f"{command} --rejected"
+        elif not spooled:
+            what = "values of counters"
+        parts.append(f"{what} in {spool_dir}, replay with: {command}")
     return "; ".join(parts) or "nothing was recorded"
 
 

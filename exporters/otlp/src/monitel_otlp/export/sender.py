@@ -234,8 +234,9 @@ def _asked(answer: Answer) -> float:
 class Sender:
     """Sends the items of journals in order, one attempt at a time, and retries them in that order.
 
-    After each failure it pauses (:func:`backoff`), and from the second one on it halves the request; only the end makes an attempt earlier, unless the backend has asked
-    for the pause. What the backend refuses for a reason that is not in the items goes to the disk at once.
+    After each failure it pauses (:func:`backoff`), and after the second one it halves the request; only the end makes
+    an attempt earlier, unless the backend has asked for the pause. What the backend refuses for a reason that is not in
+    the items goes to the disk at once.
 
     Items are dropped and counted by reason: ``rejected`` (the request is set aside), ``unconfirmed`` (the same, but an
     earlier attempt may have been accepted), ``partial_success``, ``encoding``. ``accepted`` is set when the backend
@@ -345,7 +346,7 @@ class Sender:
             self._tries += 1
             consequence = Consequence.REJECTED if outbox.attempts or self._tries >= _TRIES else Consequence.RETRY
         if consequence in {Consequence.RETRY, Consequence.REFUSED}:
-            self._failed(outbox, request, answer)
+            self._failed(outbox, answer)
             return False
         if self.failures:
             _log.warning("%s: delivering again", self._transport.url)
@@ -374,18 +375,18 @@ class Sender:
             return self._attempt(request)
         return answer
 
-    def _failed(self, outbox: Outbox, request: Request, answer: Answer) -> None:
+    def _failed(self, outbox: Outbox, answer: Answer) -> None:
         self.failures += 1
-        if self.failures > 1 and request.number > _FEW:  # a slow or broken network, or a limit of rate
-            outbox.split()
+        if self.failures > 1 and outbox.request is not None and outbox.request.number > _FEW:
+            outbox.split()  # for a slow or broken network, or a limit of rate
         self._unanswered = self._unanswered or not answer.answered
         self.trouble = answer
         if self.failures == 1:
             _log.warning("%s: %s; everything is kept and retried", self._transport.url, answer.reason)
         now = time.monotonic()
         self._asked_until, self._not_before = now + _asked(answer), now + backoff(answer, self.failures)
-        for outbox in self._outboxes:
-            outbox.journal.is_refused = answer.consequence is Consequence.REFUSED
+        for each in self._outboxes:
+            each.journal.is_refused = answer.consequence is Consequence.REFUSED
 
     def _recovered(self) -> None:
         self.failures = self._tries = 0
