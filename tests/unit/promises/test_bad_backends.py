@@ -336,12 +336,18 @@ def test_event_is_set_aside_alone(backend: Inbox, start: Start, warned: Warned, 
     assert 1 == len(warned(f"goes to {pipeline.spool_dir}"))
 
 
-def test_request_that_fails_again_is_sent_in_halves(backend: Inbox, start: Start) -> None:
+def test_request_that_fails_again_is_sent_in_halves(
+    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned
+) -> None:
     """Large ones never arrive behind a slow network, a proxy that cuts them, or a limit of rate."""
-    answers(backend, lambda names: refusal(backend, "busy") if len(names) > 60 else None)
-    names = [f"event {number}" for number in range(400)]
-    assert emit(start(backend, export_interval=3600.0), *names)
-    assert names == backend.record_names()
+    monkeypatch.setattr(sender, "_FEW", 4)
+    answers(backend, lambda names: refusal(backend, "busy") if len(names) > 6 else None)
+    pipeline, names = start(backend, export_interval=3600.0), [f"event {number}" for number in range(16)]
+    with busy_encoder(pipeline):
+        for name in names:
+            monitel.emit(name)
+    assert pipeline.force_flush(DEADLINE)
+    assert (names, 1) == (backend.record_names(), len(warned("the reason", "everything is kept")))
 
 
 def test_rejected_requests_have_a_limit(

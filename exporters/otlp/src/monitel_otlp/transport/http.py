@@ -371,9 +371,10 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     reason = f"HTTP {status}"
     if status in _SUCCESS:
         return delivered(body)
-    if status in _RETRY:
-        return Answer(Consequence.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     text = error_text(body)
+    if status in _RETRY:
+        reason = f"{reason}: {text}" if body else reason
+        return Answer(Consequence.RETRY, reason, parse_retry_after(response.headers.get("Retry-After")))
     advice = ADVICE.get(status) or setting_to_change(text)
     if status in _NO_RECEIVER:
         advice = endpoint.no_receiver(request.signal)
