@@ -63,7 +63,7 @@ class Folder:
         self._lock: tuple[int, os.stat_result | None] = -1, None
 
     @classmethod
-    def open(cls, path: Path, *, check: bool = True, probe: bool = True, advice: str = "") -> Folder:
+    def open(cls, path: Path, *, check: bool = True, probe: bool = True) -> Folder:
         """Open a folder of this user to which nobody else can write; without a check any folder.
 
         Some file systems report another owner for every file (NFS with root_squash), or permissions for all users
@@ -83,13 +83,13 @@ class Folder:
         folder = cls(path, descriptor)
         try:
             if check:
-                folder._check(advice, probe=probe)
+                folder._check(probe=probe)
         except BaseException:
             folder.close()
             raise
         return folder
 
-    def _check(self, advice: str, *, probe: bool) -> None:
+    def _check(self, *, probe: bool) -> None:
         status = self._status
         own, open_to_others = status.st_uid == os.geteuid(), bool(status.st_mode & _OTHERS_WRITE)
         if own and not open_to_others:
@@ -97,10 +97,9 @@ class Folder:
         made = self._probe() if probe else None
         if not own and (made is None or made.st_uid != status.st_uid):
             words = f"{str(self.path)!r} belongs to another user (id {status.st_uid})"
-            raise FolderError(f"{words}: {advice or 'run as that user'}")
+            raise FolderError(f"{words}: run as that user, or give a folder of this one")
         if open_to_others and (made is None or not made.st_mode & _OTHERS):
-            words = f"other users can write to {str(self.path)!r}"
-            raise FolderError(f"{words}: {advice or 'run chmod go-w on it'}")
+            raise FolderError(f"other users can write to {str(self.path)!r}: run chmod go-w on it")
 
     def _probe(self) -> os.stat_result | None:
         name = f"probe-{os.getpid()}-{os.urandom(4).hex()}"
@@ -348,9 +347,7 @@ def open_root(given: Path | None = None) -> Folder:
     assert path is not None
     try:
         made = not os.path.lexists(path) and make_folder(path)
-        mine = (path.parent if path == box_root() else path) / f"mine-{os.geteuid()}"
-        advice = f"set MONITEL_BLACK_BOX_DIR to a folder to which only you can write, such as {str(mine)!r}"
-        folder = Folder.open(path, probe=False, advice=advice)
+        folder = Folder.open(path, probe=False)
     except FolderError:
         raise
     except OSError as error:
