@@ -23,10 +23,11 @@ from monitel.console.job import with_pool_workers_completed
 from monitel.process.os_threads import Event, Thread
 from monitel.runs import process as model
 from monitel.runs.process import PastEvent, Process, State, dead, event_of, life_of
+from monitel_run.folder import START, kernel_fields
 
 _ORDER = {State.DEAD: 0, State.ENDED: 1, State.SILENT: 2, State.ALIVE: 3}
 _PATIENCE_S, _PAUSE_S = 3.0, 0.02
-_STATE, _UTIME, _STIME, _START = 0, 11, 12, 19  # fields of /proc/PID/stat behind the name
+_STATE, _UTIME, _STIME = 0, 11, 12  # of `kernel_fields`
 _SPOOL_PATIENCE_S = 2.0
 _LARGEST_SPOOL = 32 << 20  # bytes
 _EVENTS = 1000  # the newest ones
@@ -156,15 +157,13 @@ class KernelState(NamedTuple):
     cpu_ns: int  # of all threads so far
 
 
-def kernel_state(pid: str, start: str, proc: Path = Path("/proc")) -> KernelState | None:
+def kernel_state(pid: str, start: str) -> KernelState | None:
     """Return the state of the process that has started at these ticks since the boot; None if it has ended."""
-    fields = content_of(proc / pid / "stat").rpartition(")")[2].split()  # the name may contain any character
-    if not pid.isdecimal() or len(fields) <= _START or fields[_START] != start:
-        return None
-    if not (fields[_UTIME] + fields[_STIME]).isdecimal():
+    fields = kernel_fields(pid)
+    if not fields or fields[START] != start:
         return None
     cpu_ns = (int(fields[_UTIME]) + int(fields[_STIME])) * 10**9 // os.sysconf("SC_CLK_TCK")
-    return KernelState(fields[_STATE], content_of(proc / pid / "wchan"), cpu_ns)
+    return KernelState(fields[_STATE], content_of(Path("/proc", pid, "wchan")), cpu_ns)
 
 
 def content_of(path: Path) -> str:
