@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ class AfterImport(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module through the finders behind this one, and wrap its loader to call the function."""
+        """Find the module through the finders behind this one, and watch its execution."""
         finders = list(sys.meta_path)
         if fullname != self._module or self not in finders:
             return None
@@ -56,8 +57,20 @@ class AfterImport(MetaPathFinder):
         behind = [each for each in finders[finders.index(self) + 1 :] if hasattr(each, "find_spec")]
         spec = next((found for each in behind if (found := each.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
-            spec.loader = _CallbackLoader(spec, spec.loader, self._executed)
+            with suppress(AttributeError):  # a loader in C: the function is not called
+                self._watch(spec.loader)
         return spec
+
+    def _watch(self, loader: Any) -> None:
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            if module.__name__ == self._module:  # other modules may share the loader
+                vars(loader).pop("exec_module", None)
+                self._executed()
+
+        loader.exec_module = exec_module
 
     def _executed(self) -> None:
         if not self.cancel():
@@ -66,23 +79,3 @@ class AfterImport(MetaPathFinder):
             self._function()
         except Exception:
             _log.warning("the callback after the import of %s failed", self._module, exc_info=True)
-
-
-class _CallbackLoader(Loader):
-    """Executes a module through its original loader, which other modules may share, and calls the callback."""
-
-    def __init__(self, spec: ModuleSpec, loader: Loader, executed: Callable[[], None]) -> None:
-        self._spec = spec
-        self._loader = loader
-        self._executed = executed
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._spec.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._executed()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
