@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import monitel
-from monitel.blackbox.account import Account
 from monitel.blackbox.activity import at_shutdown
 from monitel.blackbox.death import Death, Deaths, death_of
 from monitel.blackbox.discovery import records
 from monitel.blackbox.folder import Folder, FolderError, box_root
 from monitel.blackbox.forms import REPORTED, STAT, Definition
+from monitel.blackbox.journal import Account
 from monitel.blackbox.process import Owner, process_facts
 from monitel.blackbox.reading import Record, Snapshot, read_record
 from monitel.blackbox.record import JOURNALS

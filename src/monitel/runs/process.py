@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monitel import Severity
 from monitel.attributes import whole
-from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Doing, Wait
 from monitel.blackbox.context_page import quantile
 from monitel.blackbox.death import Death, Deaths, End, death_of
 from monitel.blackbox.discovery import SILENT_NS
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STEP_TIME, Definition, LogRecord
+from monitel.blackbox.journal import Account
 from monitel.blackbox.process import Owner
 from monitel.runs.history import RunTime
 from monitel.stats.window import OpenWindow

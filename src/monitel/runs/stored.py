@@ -12,8 +12,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from monitel.blackbox.account import Account
 from monitel.blackbox.activity import Wait
+from monitel.blackbox.journal import Account
 from monitel.blackbox.process import Owner
 from monitel.training.activities import Stage
 

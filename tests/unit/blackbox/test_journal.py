@@ -14,9 +14,8 @@ from typing import Any
 import pytest
 
 from monitel.blackbox import disk, folder, journal
-from monitel.blackbox.account import Account
 from monitel.blackbox.folder import Folder, FolderError, make_folder, open_root
-from monitel.blackbox.journal import BOX, DISK, MEMORY, Journal, Room
+from monitel.blackbox.journal import BOX, DISK, MEMORY, Account, Journal, Room
 from monitel.blackbox.record import EVENT, JOURNALS, Item, Names, SlotFile, pack_file, read_names, read_slots
 
 pytestmark = pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no file system in memory")

@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.unit.console.made_processes import HOSTILE, JOB, START, S, curve, ended, late_ranks, made_run, totals
 
-from monitel.blackbox.account import Account
+from monitel.blackbox.journal import Account
 from monitel.console.advice import advice
 from monitel.console.charts import in_words
 from monitel.console.job import Job, jobs_of

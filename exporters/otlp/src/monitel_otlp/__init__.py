@@ -10,13 +10,13 @@ __version__ = "0.3.0"
 __all__ = ["Account", "Pipeline", "RankResourceDetector", "configure"]
 
 if TYPE_CHECKING:
-    from monitel.blackbox.account import Account
+    from monitel.blackbox.journal import Account
     from monitel_otlp.config.resource import RankResourceDetector
     from monitel_otlp.configuration import configure
     from monitel_otlp.pipeline import Pipeline
 else:  # lazy: the SDK imports this module as a resource detector, before the import of the SDK has finished
     _MODULES = {
-        "Account": "monitel.blackbox.account",
+        "Account": "monitel.blackbox.journal",
         "Pipeline": "monitel_otlp.pipeline",
         "RankResourceDetector": "monitel_otlp.config.resource",
         "configure": "monitel_otlp.configuration",

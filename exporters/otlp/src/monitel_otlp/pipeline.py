@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import monitel
-from monitel.blackbox.account import Account
 from monitel.blackbox.forms import LogRecord
+from monitel.blackbox.journal import Account
 from monitel.blackbox.record import SIGNALS
 from monitel.blackbox.recorder import Series
 from monitel.blackbox.silent import hold, release

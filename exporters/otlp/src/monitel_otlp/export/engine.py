@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from monitel.blackbox.account import Account
 from monitel.blackbox.box import Box
+from monitel.blackbox.journal import Account
 from monitel.blackbox.record import READING, REJECTED, SIGNALS
 from monitel.blackbox.silent import give_way
 from monitel.process.failures import warn_once

@@ -9,10 +9,9 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 from monitel.blackbox import disk
-from monitel.blackbox.account import Account
 from monitel.blackbox.discovery import is_box
 from monitel.blackbox.folder import Folder, FolderError
-from monitel.blackbox.journal import DISK
+from monitel.blackbox.journal import DISK, Account
 from monitel.blackbox.reading import Record
 from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, files_of, read_names
 from monitel.blackbox.recovery import Dead, claim

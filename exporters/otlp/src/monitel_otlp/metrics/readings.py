@@ -27,7 +27,7 @@ from monitel_otlp.metrics.points import CUMULATIVE, DELTA, MILLISECOND_NS, SENT,
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-    from monitel.blackbox.account import Account
+    from monitel.blackbox.journal import Account
     from monitel_otlp.export.recorder import MetricSeries
     from monitel_otlp.metrics.points import Metric
 
