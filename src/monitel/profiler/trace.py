@@ -28,7 +28,7 @@ _pause_began_ns = -1  # collections do not overlap: the interpreter runs one at 
 #: recording stops ends at the stop.
 Recorded: TypeAlias = "tuple[Range, int, int, bool]"
 
-_EVENT = '%s%d.%03d,"dur":%d.%03d,"args":{%s"Record function id":%d,"Ev Idx":%d}}'  # faster than an f-string
+_EVENT = '%s%d.%03d,"dur":%d.%03d,"args":{%s"External id":%d,"Record function id":%d,"Ev Idx":%d}}'
 _SECOND_NS = 1_000_000_000
 _AT_ONCE = 1000  # lines
 _FIRST_EXTRA_TID = 1 << 22  # thread ids of Linux are smaller
@@ -134,7 +134,7 @@ def _lines(recording: Recording, path: str) -> Iterator[str]:
         plain = finished and each.args is None and each.step is None
         args = "" if plain else _args(each, finished)
         at, took = start_ns + offset_ns, end_ns - start_ns
-        yield _EVENT % (begin, at // 1000, at % 1000, took // 1000, took % 1000, args, each.number, index)
+        yield _EVENT % (begin, at // 1000, at % 1000, took // 1000, took % 1000, args, index + 1, each.number, index)
     for order, (tid, name) in enumerate(lanes.names()):
         yield ",\n" + _metadata_event("thread_name", pid, tid, "name", name)
         yield ",\n" + _metadata_event("thread_sort_index", pid, tid, "sort_index", order)
@@ -159,7 +159,7 @@ def _args(each: Range, finished: bool) -> str:
         shown["step"] = step
     if not finished:
         shown["finished"] = False
-    for key in ("Record function id", "Ev Idx"):
+    for key in ("External id", "Record function id", "Ev Idx"):
         shown.pop(key, None)
     return _encode(shown)[1:-1] + ("," if shown else "")
 

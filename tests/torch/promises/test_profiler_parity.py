@@ -301,6 +301,6 @@ def test_traces() -> None:
     def seen(module: Any) -> Any:
         trace = exported(nested(module))
         slices = [each for each in trace["traceEvents"] if each.get("cat") == "user_annotation"]
-        return kinds(trace), [(each["name"], kinds(each)) for each in slices]
+        return kinds(trace), [(each["name"], kinds(each["args"]) | kinds(each)) for each in slices]
 
     assert seen(theirs) == seen(ours)
