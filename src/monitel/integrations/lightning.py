@@ -142,6 +142,8 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         """Count a batch, and the optimizer steps since the last one."""
         before, self._step = self._step, trainer.global_step
         monitel.set_step(self._step)
+        if self is not _observer(trainer):  # of several callbacks, the first one counts
+            return
         count_work("training.steps", self._step - before)
         if batch is not None:
             self._count_samples(batch)
@@ -171,12 +173,12 @@ def _is_asynchronous(plugin: object) -> bool:
     return any(each.__name__ == "AsyncCheckpointIO" for each in type(plugin).__mro__)  # that of either package
 
 
-def _is_observed(trainer: Any) -> bool:
-    return any(isinstance(each, MonitelCallback) for each in trainer.callbacks)
+def _observer(trainer: Any) -> MonitelCallback | None:
+    return next((each for each in trainer.callbacks if isinstance(each, MonitelCallback)), None)
 
 
 def _saving(trainer: Any, filepath: Any, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
-    if not _is_observed(trainer):
+    if not _observer(trainer):
         return None
     save = Checkpoint(SAVE, filepath, logs=trainer.is_global_zero, step=trainer.global_step)
     if trainer.is_global_zero and _is_asynchronous(trainer.strategy.checkpoint_io):
@@ -204,7 +206,7 @@ def _written(pending: list[Any], write: Checkpoint, error: BaseException | None)
 
 def _loading(connector: Any, checkpoint_path: Any = None, *_args: Any, **_kwargs: Any) -> Checkpoint | None:
     """Observe the first part of a restore: reading the file, and the state of the model."""
-    loads = checkpoint_path and _is_observed(connector.trainer)
+    loads = checkpoint_path and _observer(connector.trainer)
     connector._monitel_load = Checkpoint(LOAD, checkpoint_path, logs=False) if loads else None
     return connector._monitel_load  # type: ignore[no-any-return]
 
@@ -219,4 +221,4 @@ def _restoring(connector: Any) -> Checkpoint | None:
 
 def _evaluating(loop: Any) -> Activity | None:
     """Observe an evaluation."""
-    return monitel.activity("evaluation") if _is_observed(loop.trainer) else None
+    return monitel.activity("evaluation") if _observer(loop.trainer) else None

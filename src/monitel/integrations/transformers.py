@@ -49,7 +49,9 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
     """
 
     def __init__(self) -> None:
-        _observe()
+        for make, names in _OBSERVED.items():
+            for name in names:
+                wrap_class(Trainer, name, partial(_of_observed, make))
         self._load: Checkpoint | None = None  # in progress
         self._config = ""  # as it was recorded
         self._hook: RemovableHandle | None = None
@@ -162,16 +164,11 @@ def _model_config(model: Any) -> dict[str, Any]:
     return {name: found for name, found in (("model", config), ("peft", adapters)) if found}
 
 
-def _observe() -> None:
-    """Observe each Trainer that has this callback. Idempotent."""
-    for make, names in _OBSERVED.items():
-        for name in names:
-            wrap_class(Trainer, name, partial(_of_observed, make))
-
-
 def _of_observed(make: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:
     callbacks = trainer.callback_handler.callbacks
     callback = next((each for each in callbacks if isinstance(each, MonitelCallback)), None)
+    # A second one, as from report_to="monitel", would record and count everything again.
+    callbacks[:] = [each for each in callbacks if each is callback or not isinstance(each, MonitelCallback)]
     return None if callback is None else make(callback, trainer, *args, **kwargs)
 
 

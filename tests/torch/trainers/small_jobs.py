@@ -90,7 +90,8 @@ def with_lightning(truth: Truth) -> None:
             return torch.optim.SGD(self.parameters(), lr=self.hparams["lr"])
 
     options = {**QUIET, "log_every_n_steps": 1, "max_epochs": EPOCHS, "num_sanity_val_steps": 0}
-    callbacks = [MonitelCallback(), ModelCheckpoint("saved", every_n_train_steps=CHECKPOINT, save_top_k=-1)]
+    saving = ModelCheckpoint("saved", every_n_train_steps=CHECKPOINT, save_top_k=-1)
+    callbacks = [MonitelCallback(), MonitelCallback(), saving]  # the second one adds nothing, nor with transformers
     if "WORLD_SIZE" in os.environ:
         options |= {"strategy": "ddp", "devices": int(os.environ["WORLD_SIZE"])}
     trainer = Trainer(**options, logger=MonitelLogger(), callbacks=callbacks)
@@ -104,7 +105,7 @@ def with_transformers(truth: Truth) -> None:
     from monitel.integrations.transformers import MonitelCallback
 
     usual: dict[str, Any] = dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), BATCH)
-    usual |= {"report_to": "none", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1, "hub_token": "hidden"}
+    usual |= {"report_to": "monitel", "disable_tqdm": True, "use_cpu": True, "logging_steps": 1, "hub_token": "hidden"}
     usual |= {"save_strategy": "steps", "save_steps": CHECKPOINT, "eval_strategy": "epoch", "learning_rate": 0.1}
     arguments = TrainingArguments("saved", num_train_epochs=EPOCHS, remove_unused_columns=False, **usual)
     trainer = Trainer(Net(truth), arguments, train_dataset=rows(), eval_dataset=rows(), callbacks=[MonitelCallback()])
