@@ -172,6 +172,7 @@ def test_rejected_request_is_set_aside_and_sent_on_request(receiver: Receiver, p
     refuse(receiver, Answer(400, body=b"bad"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert "delivered 17 items from 1 spool; refused, and set aside in the spool: 1" == printed.last
+    assert re.search(r"a request was rejected: .*: HTTP 400: 'bad'", printed.stderr)
     (kept,) = runs.rglob("rejected-*.log")
     assert (True, True) == (POISON in kept.read_bytes(), b"bad" in kept.read_bytes())
     kept.write_bytes(kept.read_bytes() + kept.read_bytes()[16:50])  # as after a kill in the middle of a write

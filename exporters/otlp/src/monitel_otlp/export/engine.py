@@ -6,7 +6,6 @@ import logging
 import marshal
 import math
 import os
-import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ from monitel_otlp.config.settings import Settings, has_delta_temporality
 from monitel_otlp.export.application_thread import ApplicationThread
 from monitel_otlp.export.collector import deliver_leftovers
 from monitel_otlp.export.recorder import ExportRecorder, MetricSeries
-from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes
+from monitel_otlp.export.sender import JOURNALS_OF, Rejected, Sender, outboxes, warn_rejected
 from monitel_otlp.messages.request import identity_of
 from monitel_otlp.metrics.points import MILLISECOND_NS, RisingSums
 from monitel_otlp.metrics.readings import (
@@ -57,7 +56,6 @@ _MOST_LATE = 1000  # rounds whose windows wait for event handlers
 # Shares of the time to shut down that have passed when each phase ends.
 _HANDLED, _SENT, STORED = 0.35, 0.7, 0.85
 _LEAST = 0.2  # seconds, even if there is no time to shut down
-_VARYING = re.compile(r"\b[\w-]*\d[\w-]*")  # times, numbers and ids in answers that are the same otherwise
 
 _newest_ns: dict[Any, int] = {}  # time after the newest point of each resource in this process
 
@@ -386,8 +384,7 @@ class Engine:
         else:
             message = "%s is full: further rejected requests are only counted"
             warn_once(_log, message, self.spool_dir, key=self.spool_dir)
-        message = "a request was rejected%s: %s (further ones with such an answer are only counted)"
-        warn_once(_log, message, place, request.reason, key=_VARYING.sub("", request.reason))
+        warn_rejected(request.reason, place)
 
 
 def _lost(accounts: dict[str, Account]) -> int:

@@ -17,7 +17,7 @@ from monitel.blackbox.record import CORRUPT, HEAD, JOURNALS, REJECTED, SIGNALS, 
 from monitel.blackbox.recovery import Dead, claim
 from monitel.process.os_threads import Event
 from monitel_otlp.config.settings import Settings
-from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes
+from monitel_otlp.export.sender import Outbox, Rejected, Sender, next_of, outboxes, warn_rejected
 from monitel_otlp.messages.request import Request
 from monitel_otlp.metrics.totals import Totals, WindowMapping
 from monitel_otlp.metrics.windows import WindowWriter
@@ -258,6 +258,7 @@ class Delivery:
         self.lost += lost
 
     def _count_set_aside(self, items: int, reason: str) -> None:
+        warn_rejected(reason)
         if TOO_OLD.search(reason):
             self.too_old += items
         else:

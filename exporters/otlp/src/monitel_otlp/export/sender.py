@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import marshal
+import re
 import sys
 import time
 from bisect import bisect_right
@@ -44,6 +45,12 @@ _TRIES = 3  # of a request with which the backend fails; single items that are t
 _FEW = 50  # items of a request that is not halved after a failure
 _PARTS = 19  # attempts with parts of a rejected request: halves of 500 items find one item in as many
 _random = Random()  # noqa: S311  not a secret; the global generator belongs to the application
+_VARYING = re.compile(r"\b[\w-]*\d[\w-]*")  # times, numbers and ids in answers that are the same otherwise
+
+
+def warn_rejected(reason: str, place: str = "") -> None:
+    message = "a request was rejected%s: %s (further ones with such an answer are only counted)"
+    warn_once(_log, message, place, reason, key=_VARYING.sub("", reason))
 
 
 class Rejected(NamedTuple):
