@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command, and return the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     name = arguments[0] if arguments else ""
-    parser: argparse.ArgumentParser = Parser(prog=_program(), description=_DESCRIPTION)
+    program = "python -m monitel" if sys.argv[0].endswith("__main__.py") else "monitel"
+    parser: argparse.ArgumentParser = Parser(prog=program, description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"monitel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for add in _commands(name):
@@ -94,10 +95,6 @@ def _mistake(name: str, known: Collection[str]) -> str:
         return f"monitel {name} needs monitel-otlp: run `pip install monitel-otlp` (from a clone: `{clone}`)"
     close = get_close_matches(name, known)
     return f"there is no command {name!r}: did you mean {close[0]!r}?" if close else ""
-
-
-def _program() -> str:
-    return "python -m monitel" if sys.argv[0].endswith("__main__.py") else "monitel"
 
 
 def _commands(name: str) -> Iterator[Add]:

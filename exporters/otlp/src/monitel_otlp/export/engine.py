@@ -57,7 +57,7 @@ _MOST_LATE = 1000  # rounds whose windows wait for event handlers
 _HANDLED, _SENT, STORED = 0.35, 0.7, 0.85
 _LEAST = 0.2  # seconds, even if there is no time to shut down
 
-_newest_ns: dict[Any, int] = {}  # time after the newest point of each resource in this process
+_newest_ns: dict[Any, int] = {}  # time after the newest point of each resource in this process; 0 without one
 
 
 class Engine:
@@ -347,7 +347,10 @@ class Engine:
             readings.settle(readings.next - 1)
         self.box.close(timeout)
         self._is_over = True
-        _newest_ns[self._resource] = self._following_ns()
+        windows = [series.latest.end_ns for series in self.recorder.series if series.latest is not None]
+        numbers = [time_ns for _, time_ns, _ in self.recorder.numbers.copy().values()]  # on the disk, perhaps
+        newest_ns = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])
+        _newest_ns[self._resource] = newest_ns + MILLISECOND_NS if newest_ns else 0
 
     def discard(self) -> bool:
         """End without a trace, if nothing has been sent; return False if something was, and the engine continues."""
@@ -368,13 +371,6 @@ class Engine:
             journal.settle(journal.next - 1)  # what is on the disk without an endpoint, too
         self.box.close(_PATIENCE)
         return True
-
-    def _following_ns(self) -> int:
-        """Return the earliest time of a point that follows those of this engine; 0 if it has none."""
-        windows = [series.latest.end_ns for series in self.recorder.series if series.latest is not None]
-        numbers = [time_ns for _, time_ns, _ in self.recorder.numbers.copy().values()]  # on the disk, perhaps
-        newest = max([self.mapping.after_ns, *windows, *numbers, self._totals.newest_ns])
-        return newest + MILLISECOND_NS if newest else 0
 
     def _set_aside(self, request: Rejected) -> None:
         journal, place = self.box.journals[REJECTED], ""
