@@ -120,12 +120,8 @@ def replace(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
 
 def _begin(begin: Callable[[list[str]], Any], command: Sequence[str]) -> Any:
     """Call a function with a command; raises CommandError if it cannot be executed."""
-    if not command[0]:
-        raise CommandError("", errno.ENOENT)
     try:
         return begin([*command])
-    except ValueError:  # a null character, in the name or in an argument
-        raise CommandError(command[0], errno.EINVAL) from None
     except OSError as error:
         if error.errno in {errno.EAGAIN, errno.ENOMEM}:
             raise
