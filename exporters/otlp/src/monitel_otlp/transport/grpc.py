@@ -51,8 +51,8 @@ _CONSEQUENCES = {
     "DATA_LOSS": Consequence.RETRY,
 }
 #: A server that does not speak gRPC, such as a proxy with a login page: that is not about the items.
-_OTHER_SERVER = re.compile(r"(?<=http2 header with status: )\d+|No status received|Stream removed")
-_BUSY = "408", "429", "502", "503", "504", "Stream removed"  # the last one: the connection is broken
+_OTHER_SERVER = re.compile(r"(?<=http2 header with status: )\d+|No status received|Stream removed|RST_STREAM")
+_BUSY = "408", "429", "502", "503", "504", "Stream removed", "RST_STREAM"  # the last ones: the connection is broken
 _OF_HTTP = {"413": Consequence.TOO_LARGE, **dict.fromkeys(_BUSY, Consequence.RETRY)}
 #: Texts of gRPC's cores in Go, C++, Java and C#; without one a limit of rate is exceeded, as when Loki answers 429.
 _MESSAGE_TOO_LARGE = re.compile("(?i)larger than|too large|exceeds (the )?maximum")
