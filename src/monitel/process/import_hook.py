@@ -67,7 +67,7 @@ class AfterImport(MetaPathFinder):
         def exec_module(module: ModuleType) -> None:
             execute(module)
             if module.__name__ == self._module:  # other modules may share the loader
-                vars(loader).pop("exec_module", None)
+                loader.exec_module = execute
                 self._executed()
 
         loader.exec_module = exec_module
