@@ -11,12 +11,11 @@ import unicodedata
 from collections.abc import Callable, Collection, Hashable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.process.failures import ignored, pass_on
 
-if TYPE_CHECKING:
-    AttributeValue = str | bool | int | float
+AttributeValue = str | bool | int | float
 
 __all__ = ["INT64_MAX", "INT64_MIN", "ascii_text", "escape_surrogates", "fits_int64", "recordable", "typed_items"]
 

@@ -6,18 +6,23 @@ import logging
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from monitel import clock
-from monitel.attributes import INT64_MAX, checked_attributes, checked_text, checked_unit, fits_int64, typed_items
+from monitel.attributes import (
+    INT64_MAX,
+    AttributeValue,
+    checked_attributes,
+    checked_text,
+    checked_unit,
+    fits_int64,
+    typed_items,
+)
 from monitel.process.failures import ignored, warn_once
 from monitel.process.fork import Chain, chained, register_at_fork, unchained
 from monitel.process.os_threads import RLock
 
-if TYPE_CHECKING:
-    from monitel.attributes import AttributeValue
-
-    PlainCounter = tuple[str, dict[str, AttributeValue], float]
+PlainCounter = tuple[str, dict[str, AttributeValue], float]
 
 _log = logging.getLogger("monitel")
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager
 from functools import wraps
 from sys import is_finalizing, modules
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    Make = Callable[[], AbstractContextManager[Any]]
+Make = Callable[[], AbstractContextManager[Any]]
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from monitel import clock
 from monitel.attributes import checked_text, escape_surrogates, items_of, plain_copy, recordable
@@ -22,9 +22,8 @@ from monitel.process.launcher import is_rank_zero, launch_attributes, sdk_is_dis
 from monitel.process.os_threads import RLock
 from monitel.stats._window import get_step
 
-if TYPE_CHECKING:
-    Log = Callable[[Event], None]
-    DetailsHook = Callable[[dict[str, Any], Callable[[object, object], object]], tuple[dict[str, Any], Log]]
+Log = Callable[[Event], None]
+DetailsHook = Callable[[dict[str, Any], Callable[[object, object], object]], tuple[dict[str, Any], Log]]
 
 
 class EventHandlerHandle:

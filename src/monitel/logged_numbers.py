@@ -5,21 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel import clock
-from monitel.attributes import element_of, fits_int64, items_of, recordable, text_of
+from monitel.attributes import AttributeValue, element_of, fits_int64, items_of, recordable, text_of
 from monitel.counter import leave_out
 from monitel.event import Event
-from monitel.handlers import details_of, log_event
+from monitel.handlers import Log, details_of, log_event
 from monitel.process.failures import ignored
 from monitel.stats._window import get_step
 from monitel.stats.pending import waiting
 from monitel.training.step import checked_step
-
-if TYPE_CHECKING:
-    from monitel.attributes import AttributeValue
-    from monitel.handlers import Log
 
 _EVENT = "run.log"
 _DEEPEST = 5  # levels of nested mappings; those that refer to each other could have any number of names

@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from monitel.attributes import checked_text, escape_surrogates
 from monitel.blackbox.folder import Folder, FolderError, make_folder
 from monitel.blackbox.settings import runs_dir, spool_root
 from monitel.console.report import FILE, is_wanted, write_report
+from monitel.event import Event
 from monitel.handlers import log_event
 from monitel.logged_numbers import log
 from monitel.process.exit import EXIT_TIMEOUT, LEAST, imports_main, without_interruption
@@ -38,9 +39,6 @@ from monitel.stats.registry import flush
 from monitel.text import near, warn
 from monitel.training.step import set_step
 from monitel_run.folder import VARIABLE, is_running
-
-if TYPE_CHECKING:
-    from monitel.event import Event
 
 _log = logging.getLogger("monitel")
 _NOTHING: dict[Any, Any] = {}

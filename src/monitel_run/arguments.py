@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 _DESCRIPTION = (
     "Run a command, for instance torchrun, without changes to its code. Its Python processes that import torch or "

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from monitel_run.folder import start_time
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
 
 _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # exit statuses, as a shell has them
 _SIGNAL = 128  # a shell adds it to the number of a signal

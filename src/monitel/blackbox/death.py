@@ -11,17 +11,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.activity import Doing, Wait
 from monitel.blackbox.forms import LogRecord
 from monitel.blackbox.process import Owner
+from monitel.blackbox.reading import Record
 from monitel.process.crash_stacks import crash_signal
 from monitel.training.activities import Stage
-
-if TYPE_CHECKING:
-    from monitel.blackbox.reading import Record
 
 NAME = "process.died"
 _INFO, _FATAL = 9, 21

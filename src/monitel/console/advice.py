@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from monitel.console.job import Job
 from monitel.console.outcome import record_command
 from monitel.console.verdict import is_overdue
+from monitel.runs.history import RunTime
 from monitel.runs.shares import largest_overhead, parts_of, sentences
-
-if TYPE_CHECKING:
-    from monitel.console.job import Job
-    from monitel.runs.history import RunTime
 
 _AUTOPSY = "monitel autopsy"  # of processes that run
 _MUCH, _MUCH_NS = 10, 60 * 10**9  # percent of the time, and time, from which an overhead is worth a remedy

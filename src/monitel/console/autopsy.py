@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import report_as_json
@@ -34,9 +34,6 @@ from monitel.text import (
     wrapped,
 )
 from monitel_run.arguments import target
-
-if TYPE_CHECKING:
-    import argparse
 
 _LISTED = 20  # windows, counters, events, waits and ranges, at most; JSON has all of them
 _RANK = "training.rank"

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from monitel.console.markup import Markup, short, tag
-from monitel.runs.values import stem
+from monitel.runs.curves import Curve, Point
+from monitel.runs.values import Scalar, stem
 from monitel.text import bytes_in_words, columns_of, counted, duration, number
-
-if TYPE_CHECKING:
-    from monitel.runs.curves import Curve, Point
-    from monitel.runs.values import Scalar
 
 _LINES = 6  # of a chart, at most; there are as many colours
 _LARGE, _SMALL, _ALL = 360, 160, 480  # points of a line in a large and a small chart, and of all lines in a small one

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from monitel.console.runs import NOTHING, Run, Runs, add_options, finish
 from monitel.process.masking import MASK
@@ -29,10 +30,7 @@ from monitel.text import (
 )
 from monitel_run.arguments import target
 
-if TYPE_CHECKING:
-    import argparse
-
-    Settings: TypeAlias = Mapping[str, Sequence[Any]]  # the values of all runs by name
+Settings: TypeAlias = Mapping[str, Sequence[Any]]  # the values of all runs by name
 
 #: Attributes of a resource that differ between all processes, or do not describe the run.
 _NOT_COMPARED = {

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from monitel.console.runs import RUNNING, Run, Runs, add_options, finish
 from monitel.runs.history import REPEATED, RunTime
@@ -12,9 +12,6 @@ from monitel.runs.shares import parts_of, sentences
 from monitel.text import Screen, cut, duration, labelled, moment, printable, table, wrapped
 from monitel.training.counters import DOWN
 from monitel_run.arguments import target
-
-if TYPE_CHECKING:
-    import argparse
 
 _LABEL = 12  # columns of the labels above the table
 _LONGEST_NAME, _BAR = 24, 40  # columns of the name of an activity, and of a bar of the whole time

@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pkgutil import get_data
 from statistics import median
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import monitel
 from monitel.blackbox.forms import REPORTED
 from monitel.console.advice import advice
 from monitel.console.autopsy import stack_lines
 from monitel.console.charts import bar, chart, colour, in_words, label
+from monitel.console.job import Job
 from monitel.console.lateness import STAGES
 from monitel.console.markup import Markup, short, tag
 from monitel.console.outcome import outcome
@@ -29,10 +30,7 @@ from monitel.runs.shares import parts_of, sentences, shows_work
 from monitel.runs.values import RunValues, Value, loss_of, stem
 from monitel.text import Screen, counted, duration, moment, named, number, percent, step_rate
 
-if TYPE_CHECKING:
-    from monitel.console.job import Job
-
-    Row: TypeAlias = tuple[Process, str, Mapping[str, float]]  # a rank, its group, and the seconds of its stages
+Row: TypeAlias = tuple[Process, str, Mapping[str, float]]  # a rank, its group, and the seconds of its stages
 
 _CHARTS, _RANKS, _STAGES, _PROCESSES = 24, 32, 12, 8  # at most
 _UNFOLDED, _SHORT_STACK = 20, 16  # rows of a table, and lines of a stack, that are not folded

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Sequence
 from contextlib import closing, suppress
@@ -9,7 +10,6 @@ from dataclasses import replace
 from itertools import filterfalse, pairwise
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
 
 from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError
@@ -27,9 +27,6 @@ from monitel.runs.stored import StoredError
 from monitel.text import near
 from monitel.variables import BOOLEAN, read_variables
 from monitel_run.arguments import target
-
-if TYPE_CHECKING:
-    import argparse
 
 FILE = "report.html"
 

@@ -5,6 +5,7 @@ The values of a run that has not ended by itself are at most a minute old, its l
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 import time
@@ -13,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.blackbox.discovery import find_boxes
 from monitel.blackbox.folder import Folder, FolderError, check_platform
@@ -41,9 +42,6 @@ from monitel.text import (
     warn,
 )
 from monitel_run.arguments import target
-
-if TYPE_CHECKING:
-    import argparse
 
 RUNNING = "running"
 

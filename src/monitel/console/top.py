@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from monitel.blackbox.folder import check_platform
 from monitel.console.as_json import look_as_json
@@ -35,8 +35,7 @@ from monitel.text import (
 )
 from monitel_run.arguments import target
 
-if TYPE_CHECKING:
-    Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
+Cell: TypeAlias = tuple[Any, str] | None  # the value that rows are sorted by, and its text; None if it is unknown
 
 _INTERVAL_S, _ONCE_S, _LEAST_S, _DAY_S = 2.0, 0.5, 0.1, 86_400.0
 _NOT_INSTALLED = (

@@ -12,7 +12,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import monitel
 from monitel.integrations.wrapping import guarded, step_of, wrap_class
@@ -20,8 +20,7 @@ from monitel.training.activities import Activity
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.training.counters import begin_counters, count_work
 
-if TYPE_CHECKING:
-    Measure = Callable[[Any], int]
+Measure = Callable[[Any], int]
 
 _imported: list[str] = [name for name in ("lightning.pytorch", "pytorch_lightning") if name in sys.modules]
 _installed = "lightning.pytorch" if find_spec("lightning") is not None else "pytorch_lightning"

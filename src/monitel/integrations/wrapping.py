@@ -6,13 +6,12 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import Any, ParamSpec
 
 from monitel.process.failures import ignored, warn_once
 from monitel.training.step import checked_step
 
-if TYPE_CHECKING:
-    Make = Callable[..., AbstractContextManager[Any] | None]
+Make = Callable[..., AbstractContextManager[Any] | None]
 
 _Arguments = ParamSpec("_Arguments")
 

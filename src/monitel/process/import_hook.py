@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.process.os_threads import Lock
-
-if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
 
 _log = logging.getLogger("monitel")
 _lock = Lock()

@@ -6,13 +6,10 @@ import logging
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from monitel.attributes import escape_surrogates, whole
 from monitel.process.failures import warn_once
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _log = logging.getLogger("monitel")
 

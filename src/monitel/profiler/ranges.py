@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from itertools import count
 from sys import modules
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from monitel import clock
@@ -38,10 +38,9 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock, get_ident, local, thread_names
 from monitel.stats import _window
 
-if TYPE_CHECKING:
-    Callback = Callable[["Range"], object]
-    Callbacks = tuple[Callback, ...]
-    Arguments = str | Mapping[str, Any] | None
+Callback = Callable[["Range"], object]
+Callbacks = tuple[Callback, ...]
+Arguments = str | Mapping[str, Any] | None
 
 __all__ = ["Listening", "Range", "Track", "current_range", "listen", "now"]
 __all__ += ["record_function", "record_past", "synchronize"]

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from monitel import Severity
 from monitel.attributes import whole
@@ -24,13 +24,11 @@ from monitel.blackbox.discovery import SILENT_NS
 from monitel.blackbox.forms import DEVICE_STAGE_TIME, NUMBER, REPORTED, STEP_TIME, Definition, LogRecord
 from monitel.blackbox.journal import Account
 from monitel.blackbox.process import Owner
+from monitel.blackbox.reading import Record
 from monitel.runs.history import RunTime
 from monitel.stats.window import OpenWindow
 from monitel.training.activities import Stage
 from monitel.training.counters import DOWN, LOST
-
-if TYPE_CHECKING:
-    from monitel.blackbox.reading import Record
 
 STEPS, SKIPPED, TIME = "training.steps", "training.steps.skipped", "training.time"
 RECOMPILATIONS, RECOMPILING = "training.recompilations", "training.recompilation.time"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from monitel.attributes import INT64_MIN
@@ -23,8 +23,7 @@ from monitel.process.os_threads import RLock
 from monitel.stats.buckets import Buckets
 from monitel.stats.window import OpenWindow, encode
 
-if TYPE_CHECKING:
-    Closed = tuple[bytes, Any, int, bool, bool]
+Closed = tuple[bytes, Any, int, bool, bool]
 
 __all__ = ["Accumulator", "expired", "forget", "get_step", "live", "open_windows", "own_add", "set_step"]
 __all__ += ["set_value_hook"]

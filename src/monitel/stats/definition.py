@@ -11,13 +11,10 @@ from collections.abc import Mapping
 from enum import Enum
 from operator import index
 from types import GeneratorType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from monitel.attributes import INT64_MAX, fits_int64
+from monitel.attributes import INT64_MAX, AttributeValue, fits_int64
 from monitel.process.failures import pass_on
-
-if TYPE_CHECKING:
-    from monitel.attributes import AttributeValue
 
 #: As ``max_samples``, and as the window's length in nanoseconds.
 NO_LIMIT = INT64_MAX

@@ -8,20 +8,16 @@ import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from monitel.attributes import checked_attributes, checked_text, typed_items
+from monitel.attributes import AttributeValue, checked_attributes, checked_text, typed_items
 from monitel.process.exit import finalize_with_children, without_interruption
 from monitel.process.failures import call, call_each, enable_loggers
 from monitel.process.fork import Chain, register_at_fork, unchained
 from monitel.process.os_threads import RLock
 from monitel.stats import _window, before_flush
 from monitel.stats.definition import TORCHS, Aggregation
-from monitel.stats.stat import Stat
-
-if TYPE_CHECKING:
-    from monitel.attributes import AttributeValue
-    from monitel.stats.stat import Taken
+from monitel.stats.stat import Stat, Taken
 
 _Item = TypeVar("_Item")
 _DEFAULTS: dict[str, Any] = {"aggregations": TORCHS, "window_size": dt.timedelta(seconds=60)}

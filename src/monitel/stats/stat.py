@@ -5,16 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from monitel import clock
-from monitel.attributes import checked_attributes, checked_text, checked_unit
+from monitel.attributes import AttributeValue, checked_attributes, checked_text, checked_unit
 from monitel.decoration import compiling, decorated
 from monitel.event import Event
 from monitel.handlers import log_event, stop_no_handler_warning
 from monitel.process.failures import call_each
 from monitel.stats import pending, window_sinks
 from monitel.stats._window import Accumulator, forget, own_add
+from monitel.stats._window_py import Closed
 from monitel.stats.definition import (
     NO_LIMIT,
     Aggregation,
@@ -26,11 +27,7 @@ from monitel.stats.definition import (
 from monitel.stats.pending import PendingSample, PendingSamples, PendingWindow, take_resolved
 from monitel.stats.window import OpenWindow, Window, decode_closed, encode, key, not_requested
 
-if TYPE_CHECKING:
-    from monitel.attributes import AttributeValue
-    from monitel.stats._window_py import Closed
-
-    Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
+Taken = tuple[int, Window]  # a closed window that the sinks have, after its number
 
 _Function = TypeVar("_Function", bound="Callable[..., Any]")
 

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.attributes import checked_text
 from monitel.process.exit import without_interruption
@@ -31,8 +31,7 @@ from monitel.torch.tensors import Tensors
 from monitel.torch.waits import StuckWaits, WaitCounters
 from monitel.variables import Variable, positive, reads_variables
 
-if TYPE_CHECKING:
-    Amount = float | Callable[[], float]
+Amount = float | Callable[[], float]
 
 #: The names of the sources, and whether each one is installed by default.
 SOURCES = {

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import main_thread
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from monitel import clock
 from monitel.event import Severity
@@ -29,8 +29,7 @@ from monitel.wait_counter import (
     waits_in_flight,
 )
 
-if TYPE_CHECKING:
-    Evidence = tuple[object, ...]
+Evidence = tuple[object, ...]
 
 _log = logging.getLogger("monitel.torch")
 _US_PER_S = 1_000_000

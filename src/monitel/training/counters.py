@@ -11,11 +11,12 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from monitel.counter import (
     Counter,
     CounterReading,
+    PlainCounter,
     before_reading,
     counters,
     forget_counters,
@@ -27,9 +28,6 @@ from monitel.process.fork import register_at_fork
 from monitel.process.os_threads import RLock
 from monitel.training import activities, step
 from monitel.training.activities import Ledger
-
-if TYPE_CHECKING:
-    from monitel.counter import PlainCounter
 
 #: Unit and description of each of these counters.
 COUNTERS = {

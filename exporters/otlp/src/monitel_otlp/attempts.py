@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from monitel.attributes import escape_surrogates
 from monitel.blackbox.box import Box
@@ -30,9 +29,7 @@ from monitel_otlp.export.records import deliver_marked
 from monitel_otlp.messages.attributes import Plain
 from monitel_otlp.messages.request import identity_of
 from monitel_run.folder import CHILD
-
-if TYPE_CHECKING:
-    from monitel_run.parent import Ended
+from monitel_run.parent import Ended
 
 STARTED, ENDED = "attempt.started", "attempt.ended"
 

@@ -7,13 +7,13 @@ import multiprocessing.util  # noqa: F401  its exit function is called after our
 import os
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import monitel
-from monitel import run_events
+from monitel import Event, run_events
 from monitel.blackbox.silent import hold, release
 from monitel.process.exit import exit_timeout, finalize_with_children, without_interruption
 from monitel.process.failures import warn_once
@@ -27,11 +27,6 @@ from monitel.training.counters import GOODPUT, NAME, goodput
 from monitel_tensorboard.event_file import Point, claim, logger
 from monitel_tensorboard.points import Recorded, has_scalars
 from monitel_tensorboard.writer import DISK_S, SummaryWriter, check, guarded, local_dir, open_writers
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from monitel import Event
 
 _ACTIVITY = "training.activity"
 _MINUTE_NS = 60 * 10**9

@@ -8,15 +8,13 @@ import re
 import time
 from collections.abc import Hashable, Iterator, Mapping
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import monitel
+from monitel import Event, Window
 from monitel.attributes import element_of, fits_int64, typed_items
 from monitel.process.failures import warn_once
 from monitel_tensorboard.event_file import Point, logger
-
-if TYPE_CHECKING:
-    from monitel import Event, Window
 
 _CONFIG = "run.config"
 _HYPERPARAMETERS = "_hparams_/session_start_info"  # TensorBoard's

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, RLock, call_in_time
@@ -19,10 +19,7 @@ from monitel.process.worker import Worker
 from monitel.stats import before_flush
 from monitel.variables import at_least, positive
 from monitel_tensorboard.event_file import EventFile, Point, logger
-from monitel_tensorboard.points import Charts, added_point, checked_number, checked_step, given
-
-if TYPE_CHECKING:
-    from monitel_tensorboard.points import Recorded
+from monitel_tensorboard.points import Charts, Recorded, added_point, checked_number, checked_step, given
 
 open_writers: set[SummaryWriter] = set()  # renewed in forked children, and closed at exit
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.blackbox.discovery import find_spools
 from monitel.blackbox.folder import FolderError, check_platform
 from monitel.text import show, warn
 from monitel_otlp.commands.replay import nothing_left
 from monitel_run.arguments import target
-
-if TYPE_CHECKING:
-    import argparse
 
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from monitel.blackbox.journal import Journal
 from monitel.blackbox.record import READING, REQUEST, Item
 from monitel.process.failures import warn_once
 from monitel.process.os_threads import Condition, Event, Lock
@@ -23,9 +24,6 @@ from monitel_otlp.messages.request import REQUESTS, RESOURCES, LogRecordWriter, 
 from monitel_otlp.metrics.totals import Draft, Totals, WindowMapping
 from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
-
-if TYPE_CHECKING:
-    from monitel.blackbox.journal import Journal
 
 _log = logging.getLogger("monitel.otlp")
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from monitel_otlp.config.endpoint import Endpoint
 from monitel_otlp.config.settings import GRPC, Settings
+from monitel_otlp.transport.answer import Transport
 from monitel_otlp.transport.http import HttpTransport
-
-if TYPE_CHECKING:
-    from monitel_otlp.config.endpoint import Endpoint
-    from monitel_otlp.transport.answer import Transport
 
 
 def make_transports(settings: Settings) -> dict[str, Transport]:
