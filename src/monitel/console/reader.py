@@ -122,7 +122,8 @@ def _with_spools(processes: Sequence[Process]) -> list[Process]:
     found = []
     for each in processes:
         both = sorted([*events.get(each.box, ()), *each.events], key=lambda event: event.time_ns)
-        found.append(each.but(stored=each.box in events, events=both[-_EVENTS:]))
+        unique = {repr(event): event for event in both[-2 * _EVENTS :]}  # some are moved between the two reads
+        found.append(each.but(stored=each.box in events, events=[*unique.values()][-_EVENTS:]))
     return found
 
 
