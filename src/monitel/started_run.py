@@ -312,9 +312,10 @@ def _make_folder(name: str) -> Path:
     try:
         made = call_in_time(make, _BEGIN_S)
     except (OSError, FolderError) as error:
-        _log.warning("no run can be kept: %s; %s", reason, error)
+        _log.warning("the run has no folder and no report: %s; %s", reason, error)
         return Path(os.devnull, name.replace("\0", ""))  # no file can be there
-    _log.warning("no run can be kept in %r, but in %r: %s", str(parent), str(made.parent), reason)
+    words = "%r cannot be written: %s; the run is in %s: monitel runs --spool-dir %s"
+    _log.warning(words, str(parent), reason, made, made.parent)
     return made
 
 
