@@ -180,7 +180,7 @@ class Box:
         except Exception as error:  # a defect, too: the first item is recorded in here
             if self.names.folder is not None:
                 context_page.close_page(self.names.folder)
-            self._forget_files()
+            self.names.folder = self._state = self._settled = None
             self._report("box", error)
             return
         finally:
@@ -199,9 +199,6 @@ class Box:
         self._settled.note_totals()
         context_page.open_page(folder)  # it shows that this is a box, even if the process is killed before a snapshot
 
-    def _forget_files(self) -> None:
-        self.names.folder = self._state = self._settled = None
-
     def _check_box(self) -> None:
         if (folder := self.folder) is None:
             return
@@ -216,13 +213,17 @@ class Box:
         # Continue in anonymous memory.
         keep_mappings()
         self._report("box", "its folder was removed, or the application has closed its descriptors")
-        self.folder, self.room.box, self._has_snapshot = None, None, False
-        self._forget_files()
-        for journal in self.journals.values():
-            journal.leave_box()
+        self.folder, self._has_snapshot = None, False
+        self._leave_box()
         folder.close()
         with suppress(OSError, FolderError), closing(Folder.open(folder.path)) as left:
             left.remove()  # nobody delivers again what is sent from memory
+
+    def _leave_box(self) -> None:
+        self.room.box = None
+        self.names.folder = self._state = self._settled = None
+        for journal in self.journals.values():
+            journal.leave_box()
 
     @property
     def _stacks(self) -> Path:
@@ -439,6 +440,7 @@ class Box:
             with suppress(OSError):
                 if not left and not moves:
                     self.folder.remove()
+                    self._leave_box()  # a program may disable the garbage collector, and end a thousand runs
         if not moves:
             self._close_folders()
         return not left and not moves
@@ -448,7 +450,7 @@ class Box:
         self._is_over = self._stopping = True
         self._close_folders()
         self.folder = self.disk = self._disk_settled = None
-        self._forget_files()
+        self.names.folder = self._state = self._settled = None
         self._snapshotting, self._opening = Lock(), Lock()  # perhaps held
         self.names.renew()
         for journal in self.journals.values():

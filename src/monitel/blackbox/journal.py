@@ -291,15 +291,18 @@ class Journal:
                 self._active = None
 
     def leave_box(self) -> None:
-        """Keep in anonymous memory what is in the box, which was lost: ``room.box`` is None, or another one."""
+        """Keep in anonymous memory what is in the box, and not settled: ``room.box`` is None, or another one."""
         with self.lock:
             if self._spare is not None:
                 self.room.change(-self._spare.size)
-            self._spare = self._active = None
-            for each in self.segments:
+            self._spare = self._active = self._cursor = None
+            for each in [*self.segments]:
                 if each.where == BOX:
                     each.where = MEMORY
                     self.room.change(-each.size, each.size)
+                    if self.reader == "nobody" or each.next <= self.settled + 1:
+                        self.segments.remove(each)
+                        self._discard(each)
 
     def abandon(self) -> None:
         """Leave everything to the parent, in a forked child. What it appends is for nobody.

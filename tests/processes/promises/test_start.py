@@ -314,8 +314,10 @@ def test_place_that_cannot_be_written(train: Run, tmp_path: Path) -> None:
     """The run has another folder then, and one warning says where."""
     Path("monitel-runs").touch()
     ended = train(BEGIN + TRAIN + "print(run.folder)", env={"TMPDIR": str(tmp_path)})
-    assert 1 == ended.stderr.count("no run can be kept in 'monitel-runs'")
-    assert (Path(ended.stdout.strip()) / "report.html").is_relative_to(tmp_path)
+    found = Path(ended.stdout.strip())
+    assert 1 == ended.stderr.count(f"the run is in {found}: monitel runs --spool-dir {found.parent}\n")
+    assert found.name in command("runs", "--spool-dir", str(found.parent)).stdout
+    assert (found / "report.html").is_relative_to(tmp_path)
 
 
 @pytest.mark.parametrize("place", ["no folder", "shared", "linked"])
