@@ -119,6 +119,7 @@ def test_second_call_ends_the_first_run(train: Run) -> None:
         ("raise ValueError('no data')", 1, "ValueError: no data"),
         ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "preempted"),
         ("raise KeyboardInterrupt", -signal.SIGINT, "interrupted"),
+        ("sys.exit(7)", 7, "or else the end of its output"),
         ("import pickle; pickle.dumps(run)", 1, "call monitel.start() in the worker"),
     ],
 )
