@@ -314,8 +314,7 @@ def _make_folder(name: str) -> Path:
     except (OSError, FolderError) as error:
         _log.warning("the run has no folder and no report: %s; %s", reason, error)
         return Path(os.devnull, name.replace("\0", ""))  # no file can be there
-    words = "%r cannot be written: %s; the run is in %s: monitel runs --spool-dir %s"
-    _log.warning(words, str(parent), reason, made, made.parent)
+    _log.warning("cannot write to %r: %s; this run: monitel runs --spool-dir %s", str(parent), reason, made.parent)
     return made
 
 

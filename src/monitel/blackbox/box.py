@@ -175,8 +175,7 @@ class Box:
                 return
             self._retry_at_s = time.monotonic() + _RETRY_S
             open_root(self._root).close()
-            made = make_shown(self._root / self.name, self._fill)
-            self.folder = made
+            self.folder = made = make_shown(self._root / self.name, self._fill)
         except Exception as error:  # a defect, too: the first item is recorded in here
             if self.names.folder is not None:
                 context_page.close_page(self.names.folder)

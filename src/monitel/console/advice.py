@@ -18,7 +18,7 @@ _FEW = "It has made too few steps for a verdict: look again later."
 _SHORT = "Nothing needs to be done: it was too short for a verdict."
 _INCOMPLETE = "What is recorded shows no fault. The line above says what is missing for a verdict."
 _BY_KIND = {
-    "failed": ("Read the exception below, or else the end of its output. The first failed rank is usually the cause.", ""),
+    "failed": ("Read the exception below, or else the end of its output. The first failure is usually the cause.", ""),
     "ended": ("Read the end of its output. This in front of the command records its exit status:", "monitel run --"),
     "silent": ("See what the kernel knows about it, for instance the signal that has stopped it:", _AUTOPSY),
     "stuck": ("Look at the stack of the rank that the others wait for: it has the line.", _AUTOPSY),

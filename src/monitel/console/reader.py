@@ -90,16 +90,11 @@ def _looked_at(processes: Sequence[Process]) -> list[Process]:
         if not stacks and (ended := [again for again in _read_box(each.box, []) if not again.runs]):
             found += ended
             continue
-        kernel = _kernel(each)
+        owner = each.owner
+        kernel = kernel_state(owner.pid, owner.start) if owner is not None and owner.is_near else None
         silence = explain_silence(each.pid, kernel) if each.state is State.SILENT else []
         found.append(each.but(kernel=kernel, stacks=stacks, silence=silence))
     return found
-
-
-def _kernel(process: Process) -> KernelState | None:
-    """Return the state of a process of this machine and process id namespace in the kernel; None for any other."""
-    owner = process.owner
-    return kernel_state(owner.pid, owner.start) if owner is not None and owner.is_near else None
 
 
 def _with_spools(processes: Sequence[Process]) -> list[Process]:

@@ -316,7 +316,7 @@ def test_place_that_cannot_be_written(train: Run, tmp_path: Path) -> None:
     Path("monitel-runs").touch()
     ended = train(BEGIN + TRAIN + "print(run.folder)", env={"TMPDIR": str(tmp_path)})
     found = Path(ended.stdout.strip())
-    assert 1 == ended.stderr.count(f"the run is in {found}: monitel runs --spool-dir {found.parent}\n")
+    assert 1 == ended.stderr.count(f"; this run: monitel runs --spool-dir {found.parent}\n")
     assert found.name in command("runs", "--spool-dir", str(found.parent)).stdout
     assert (found / "report.html").is_relative_to(tmp_path)
 
@@ -504,11 +504,6 @@ def test_run_of_a_notebook_begins_with_its_start(train: Run, before: str) -> Non
         assert bool(session) == (began > ended.stdout), (began, ended.stdout)
 
 
-def test_name_by_keyword(train: Run) -> None:
-    train(BEGIN + "monitel.start(name='my run', values={'name': 'model'}, lr=0.1).end()")
-    assert "<td>model</td>" in re.sub(r" class=\S+", "", report())
-
-
 def test_forked_child_has_its_own_run(train: Run, before: str) -> None:
     """Its numbers before start() are in no ledger, neither in that of its parent nor in a hidden one."""
     child = """
@@ -590,9 +585,10 @@ run.log(loss=1 / 3, step=1)
 
 def test_pipeline_before_the_run_ends(train: Run) -> None:
     """A warning says so: its endpoint is not that of the run."""
-    twice = "monitel.start('my run')\nmonitel.start('my run')\n"
+    twice = "monitel.start(name='my run', values={'name': 'model'}, lr=0.1)\nmonitel.start('my run')\n"
     ended = train(f"{BEGIN}import monitel_otlp\nmonitel_otlp.configure(spool_dir='other')\n{twice}")
     assert 1 == ended.stderr.count("call start() first, and configure() after it")
+    assert "<td>model</td>" in re.sub(r" class=\S+", "", report())
 
 
 def test_report_can_be_switched_off(train: Run) -> None:
