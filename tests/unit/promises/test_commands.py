@@ -418,6 +418,11 @@ def test_doctor_reports_a_page_that_is_not_an_answer_of_otlp(receiver: Receiver,
     assert result.startswith("accepted: a page of HTML: check the endpoint, and proxies")
 
 
+def test_doctor_knows_the_answer_of_loki_to_a_request_without_content(receiver: Receiver, program: Program) -> None:
+    receiver.rule(lambda _request: Answer(422, body=b"error at least one valid stream is required"))
+    assert "3 of 3 endpoints accept telemetry" == program("doctor", "--endpoint", receiver.url).last
+
+
 def test_doctor_explains_a_backend_of_other_signals(receiver: Receiver, program: Program) -> None:
     """A Collector answers 404 for a signal without a pipeline; the address of one signal is used as it is."""
     receiver.rule(lambda request: Answer(404) if request.path != "/v1/metrics" else None)
