@@ -7,14 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+from monitel.profiler.ranges import Arguments, Range, Track
 from monitel.profiler.settings import DeviceType
-from monitel.profiler.trace import atomic_file, json_text, well_formed
-
-if TYPE_CHECKING:
-    from monitel.profiler.ranges import Arguments, Range, Track
-    from monitel.profiler.trace import Recorded
+from monitel.profiler.trace import Recorded, atomic_file, json_text, well_formed
 
 STEP_NAME = "ProfilerStep"
 _LISTS = ("stack", "kernels", "input_shapes", "concrete_inputs", "input_dtypes")

@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from monitel.profiler import ranges
+from monitel.profiler.ranges import Listening, Range
 from monitel.profiler.trace import atomic_file, json_text, target_of
-
-if TYPE_CHECKING:
-    from monitel.profiler.ranges import Listening, Range
 
 _log = logging.getLogger("monitel.profiler")
 _SCHEMA = "1.1.1-chakra.0.0.4"  # as written by torch 2.13

@@ -10,25 +10,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from warnings import warn
 
 from monitel.process.launcher import launch_attributes
 from monitel.profiler.events import STEP_NAME, EventList, FunctionEvent, FunctionEventAvg, function_events
+from monitel.profiler.execution_trace import ExecutionTraceObserver
 from monitel.profiler.ranges import record_function
 from monitel.profiler.settings import (
+    Activities,
     KinetoStepTracker,
     ProfilerAction,
     ProfilerActivity,
+    _ExperimentalConfig,
     parse_activities,
     steps_are_counted,
 )
-from monitel.profiler.trace import RESERVED_KEYS, Recording, json_text, one_line, write_chrome_trace
-
-if TYPE_CHECKING:
-    from monitel.profiler.execution_trace import ExecutionTraceObserver
-    from monitel.profiler.settings import Activities, _ExperimentalConfig
-    from monitel.profiler.trace import Recorded
+from monitel.profiler.trace import RESERVED_KEYS, Recorded, Recording, json_text, one_line, write_chrome_trace
 
 _log = logging.getLogger("monitel.profiler")
 

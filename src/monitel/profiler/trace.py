@@ -13,12 +13,10 @@ from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeAlias, cast
+from typing import IO, Any, TypeAlias, cast
 
 from monitel.profiler import ranges
-
-if TYPE_CHECKING:
-    from monitel.profiler.ranges import Listening, Range, Track
+from monitel.profiler.ranges import Listening, Range, Track
 
 _start = attrgetter("monotonic_start_ns")
 _pause_began_ns = -1  # collections do not overlap: the interpreter runs one at a time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,14 +13,12 @@ from monitel.process.failures import call_each
 from monitel.stats.pending import PendingSample
 from monitel.stats.stat import Stat
 from monitel.torch.cycle import STAGES, Cycle
-from monitel.torch.devices import Batch, DeviceQueue
+from monitel.torch.devices import Batch, DeviceQueue, Fetcher
 from monitel.torch.hooks import Missing, Source
 from monitel.torch.recording import several_ranks, stage_stat
+from monitel.torch.steps import OptimizerSteps, Skipped
 
-if TYPE_CHECKING:
-    Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
-    from monitel.torch.devices import Fetcher
-    from monitel.torch.steps import OptimizerSteps, Skipped
+Mark = tuple[int, Any]  # the index of the stage that has ended, and an event
 
 CYCLES = 512  #: Cycles whose end the device has not reached, at most.
 _MANY = 64  # cycles that are read without waiting for the next poll

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, overload
 
 from torch import is_grad_enabled
 from torch.utils.data import DataLoader
 
 from monitel import clock
 from monitel.profiler import ranges
+from monitel.torch.cycle import TrainingThread
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, current_graph, find
 from monitel.torch.recording import open_range, training_activity
-
-if TYPE_CHECKING:
-    from monitel.torch.cycle import TrainingThread
 
 _Batch = TypeVar("_Batch")
 _INCLUDE_DATA = frozenset(("data", "evaluation", "checkpoint.save", "checkpoint.load"))  # activities

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, distributed
 from torch.autograd.graph import GradientEdge
@@ -18,18 +18,14 @@ from monitel.profiler import ranges
 from monitel.profiler.ranges import record_past
 from monitel.stats.stat import Stat
 from monitel.torch import hooks
-from monitel.torch.cycle import STAGES, Cycle
-from monitel.torch.device_stages import DeviceCycle
+from monitel.torch.cycle import STAGES, Cycle, TrainingThread
+from monitel.torch.device_stages import DeviceCycle, DeviceStages
+from monitel.torch.loading import BatchLoading
 from monitel.torch.recording import open_range, several_ranks, stage_stat
+from monitel.torch.steps import OptimizerSteps
 from monitel.training import activities
 from monitel.training.activities import Stage, provide_stage
 from monitel.training.step import get_step
-
-if TYPE_CHECKING:
-    from monitel.torch.cycle import TrainingThread
-    from monitel.torch.device_stages import DeviceStages
-    from monitel.torch.loading import BatchLoading
-    from monitel.torch.steps import OptimizerSteps
 
 _log = logging.getLogger("monitel.torch")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from threading import Thread, _DummyThread, current_thread
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 from weakref import ref
 
 from torch import Tensor
@@ -22,17 +22,15 @@ from monitel.profiler.ranges import Track, record_past
 from monitel.stats._window import get_step, own_add
 from monitel.stats.definition import window_length_ns
 from monitel.stats.window import Window
+from monitel.torch.cycle import TrainingThread
+from monitel.torch.devices import Fetcher
 from monitel.torch.hooks import NO_GRAPH, Patch, Source, compile_only_below, current_graph, never_compile, untraced
 from monitel.torch.recording import DURATIONS, GuardedStat
 from monitel.training.counters import training_counter
 from monitel.training.step import advance
 
-if TYPE_CHECKING:
-    from monitel.torch.cycle import TrainingThread
-    from monitel.torch.devices import Fetcher
-
-    Amount = float | Callable[[], float]
-    Mark = tuple[int, int | None, dict[str, float]]  # time, step, and totals by the rate's name
+Amount = float | Callable[[], float]
+Mark = tuple[int, int | None, dict[str, float]]  # time, step, and totals by the rate's name
 
 _log = logging.getLogger("monitel.torch")
 _COUNTERS = [(name, f"{name}.rate") for name in ("training.samples", "training.tokens")]

@@ -8,24 +8,21 @@ from collections.abc import Callable, Iterable
 from contextvars import copy_context
 from functools import partial
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from monitel.event import Event
-from monitel.handlers import log_event, set_details_hook
+from monitel.handlers import Log, log_event, set_details_hook
 from monitel.logged_numbers import LoggedNumbers
 from monitel.process.failures import call_each, pass_on
 from monitel.stats import pending
 from monitel.stats._window import set_value_hook
 from monitel.stats.pending import waiting
 from monitel.stats.stat import Stat
+from monitel.torch.devices import Fetcher, StagedNumbers
 from monitel.torch.hooks import Source, never_compile, untraced
-
-if TYPE_CHECKING:
-    from monitel.handlers import Log
-    from monitel.torch.devices import Fetcher, StagedNumbers
 
 _log = logging.getLogger("monitel.torch")
 
