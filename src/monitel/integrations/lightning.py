@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 import monitel
-from monitel.integrations.wrapping import guarded, step_of, wrap_class
+from monitel.integrations.wrapping import guarded, record_config, step_of, wrap_class
 from monitel.training.activities import Activity
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.training.counters import begin_counters, count_work
@@ -53,7 +53,7 @@ class MonitelLogger(_Logger):  # type: ignore[misc]
         super().__init__()
         self._save_dir, self._prefix = save_dir, prefix
         self._trainers_dir = "."  # until a Trainer has one
-        self._recorded = ""  # the last hyperparameters
+        self._recorded: tuple[Any, str] = None, ""  # the run, and the last hyperparameters
         for package in _packages:
             wrap_class(package.Trainer, "_run", _running)
 
@@ -81,9 +81,8 @@ class MonitelLogger(_Logger):  # type: ignore[misc]
     @guarded
     def log_hyperparams(self, params: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """Record a mapping, a Namespace or a dataclass if it has changed."""
-        if params is not None and str((event := monitel.RunConfig(params)).config) != self._recorded:
-            self._recorded = str(event.config)
-            monitel.log_event(event)
+        if params is not None:
+            record_config(self, params)
 
 
 class MonitelCallback(_Callback):  # type: ignore[misc]

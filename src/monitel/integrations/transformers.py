@@ -12,7 +12,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 import monitel
-from monitel.integrations.wrapping import guarded, wrap_class
+from monitel.integrations.wrapping import guarded, record_config, this_run, wrap_class
 from monitel.training.activities import Activity
 from monitel.training.checkpoints import LOAD, SAVE, Checkpoint
 from monitel.training.counters import begin_counters, count_work
@@ -53,7 +53,7 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
             for name in names:
                 wrap_class(Trainer, name, partial(_of_observed, make))
         self._load: Checkpoint | None = None  # in progress
-        self._config = ""  # as it was recorded
+        self._recorded: tuple[Any, str] = None, ""  # the run, and the configuration
         self._hook: RemovableHandle | None = None
         self._samples = self._tokens = 0  # of the batch in progress
 
@@ -104,17 +104,14 @@ class MonitelCallback(TrainerCallback):  # type: ignore[misc]  # Any where trans
 
     def _record_numbers(self, args: Any, state: Any, numbers: Any, model: Any) -> None:
         if numbers and state.is_world_process_zero:
-            if not self._config:  # evaluate() or predict() without train()
+            if self._recorded[0] != this_run():  # evaluate() or predict() without train()
                 self._record_config(args, state, model)
             monitel.log({_dotted(name): value for name, value in numbers.items()}, step=state.global_step)
 
     @guarded
     def _record_config(self, args: Any, state: Any, model: Any) -> None:
         if state.is_world_process_zero:
-            event = monitel.RunConfig({"args": args, **_model_config(model)})
-            if str(event.config) != self._config:  # as text, NaN equals NaN
-                self._config = str(event.config)
-                monitel.log_event(event)
+            record_config(self, {"args": args, **_model_config(model)})
 
     def _add_batch(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Add up the batches in progress. torch.compile traces this; the sums are 0 again before the next batch."""

@@ -8,7 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import Any, ParamSpec
 
+import monitel
+from monitel import run_events
 from monitel.process.failures import ignored, warn_once
+from monitel.training.counters import before
 from monitel.training.step import checked_step
 
 Make = Callable[..., AbstractContextManager[Any] | None]
@@ -55,6 +58,19 @@ def guarded(function: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
             _warn(name)
 
     return call
+
+
+def this_run() -> tuple[float | None, int]:
+    """Return what is different for each run of the process."""
+    return run_events._began, before().time_ns
+
+
+def record_config(owner: Any, values: Any) -> None:
+    """Record a configuration, unless it is the last one that ``owner`` has recorded, and in the same run."""
+    event = monitel.RunConfig(values)
+    if (recorded := (this_run(), str(event.config))) != owner._recorded:  # as text, NaN equals NaN
+        owner._recorded = recorded
+        monitel.log_event(event)
 
 
 def step_of(step: Any) -> int | None:

@@ -24,6 +24,7 @@ from transformers import Trainer as TransformersTrainer
 from transformers import TrainingArguments
 
 import monitel
+import monitel_tensorboard
 from monitel.integrations.accelerate import MonitelTracker
 from monitel.integrations.lightning import MonitelLogger
 from monitel.integrations.transformers import MonitelCallback
@@ -143,11 +144,13 @@ def test_logger_of_lightning_by_hand(events: list[Any], monkeypatch: pytest.Monk
     given: list[Any] = [Namespace(lr=0.1), {"lr": 0.1}, Optimizer(), None]
     for params in given:
         logger.log_hyperparams(params)
-    logger.log_hyperparams(params={"lr": 0.2}, metrics={"hp": 0})
+    for _run in range(2):  # each has its configuration
+        with monitel_tensorboard.install("runs"):
+            logger.log_hyperparams(params={"lr": 0.2}, metrics={"hp": 0})
     logger.after_save_checkpoint(ModelCheckpoint())
     logger.finalize("success")
     assert [(4, {"a": 0.5, "b.1": 2}), (None, {"a": 1})] == logged(events)
-    assert [{"lr": 0.1}, {"lr": 0.1, "names": ["a", "b"]}, {"lr": 0.2}] == configurations(events)
+    assert [{"lr": 0.1}, {"lr": 0.1, "names": ["a", "b"]}, {"lr": 0.2}, {"lr": 0.2}] == configurations(events)
     assert (monitel, "", "") == (logger.experiment, logger.name, logger.version)
     monkeypatch.setattr(rank_zero_only, "rank", 1)
     before = len(events)
