@@ -80,9 +80,9 @@ def _digest(text: str) -> str:
 
 
 def is_started(path: Path) -> bool:
-    """Return True for the folder of a run that :func:`monitel.start` has begun; not for a link to it, another name."""
-    is_other = path.name.startswith(".") or path.is_symlink()
-    return not is_other and os.path.isfile(path / MARKER)  # noqa: PTH113  of another user: no error
+    """Return True for the folder of a run of :func:`monitel.start`, which may be made anew; not for a link to it."""
+    is_other = path.name.startswith(".") or path.is_symlink() or path.parent.name == LEDGERS
+    return not is_other and any(os.path.isfile(path / each) for each in (MARKER, FILE))  # noqa: PTH113  of another user: no error
 
 
 def name_of(path: Path) -> str:

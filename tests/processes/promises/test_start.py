@@ -240,6 +240,13 @@ def test_ranks_that_a_launcher_records_one_by_one(train: Run, run_id: str, port:
     assert (len(shared) > 1) == any("ranks found here" in each for each in pages)
 
 
+def test_run_whose_folder_is_removed_meanwhile_is_listed(train: Run) -> None:
+    """The next heartbeats make the folder again."""
+    wait = "while not (run.folder / 'ledger.json').exists(): time.sleep(0.01)\n"
+    train(f"{BEGIN}{TRAIN}import shutil\nshutil.rmtree(run.folder)\n{wait}")
+    assert [(folder().name, 30)] == [(each["name"], each["last_step"]) for each in stored_runs()]
+
+
 def test_runs_of_a_sweep_and_removed_folders_are_runs_of_their_own(train: Run) -> None:
     """A launcher's run id is that of the first run of a process; the link of a removed folder leads to no other run."""
     train(BEGIN + TRAIN + TRAIN.replace("31", "11"), env={"SLURM_JOB_ID": "17"})
