@@ -113,11 +113,12 @@ def test_damage_costs_its_items_and_shows_in_the_exit_status(receiver: Receiver,
     """A damaged record, and those behind it in its file, are counted; everything else is printed and delivered."""
     for path in runs.glob("*/logs-*.log"):
         path.write_bytes(path.read_bytes().replace(POISON, b"Event 3"))
-    found = parse(program("cat", runs, status=1).stdout).names
-    assert EVENTS[:3] == found[:3]
+    printed = program("cat", runs, status=1)
+    found, damage = parse(printed.stdout).names, "is damaged: 1 of its items cannot be read\n"
+    assert (EVENTS[:3], True) == (found[:3], damage in printed.stderr)
     assert POISON.decode() not in found
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
-    assert found == receiver.record_names()
+    assert (found, True) == (receiver.record_names(), damage in printed.stderr)
     assert f"delivered {12 + len(found)} items from 1 spool; unreadable items: 1" == printed.last
 
 

@@ -33,10 +33,10 @@ def _cat(arguments: argparse.Namespace) -> int:
     problems = list(found.problems)
     if not (found.folders or problems):
         raise FolderError(nothing_left(repr(arguments.dir), found))
-    unreadable = 0
     for path in oldest_first(found.folders):
         try:
-            unreadable += _print(path)
+            if unreadable := _print(path):
+                problems.append(f"{str(path)!r} is damaged: {unreadable:,} of its items cannot be read")
         except BrokenPipeError:
             raise
         except (FolderError, OSError) as error:
@@ -45,7 +45,7 @@ def _cat(arguments: argparse.Namespace) -> int:
             problems.append(f"{str(path)!r} cannot be read: {error}")
     for problem in problems:
         warn(problem)
-    return 0 if not unreadable and not problems else 1
+    return 1 if problems else 0
 
 
 def _print(path: Path) -> int:

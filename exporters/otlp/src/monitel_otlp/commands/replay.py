@@ -98,7 +98,7 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
     for problem in problems:
         warn(problem)
     for path in records:
-        known = len(total.troubles)
+        known, unreadable = len(total.troubles), total.unreadable
         try:
             with closing(take(path, box_root(places.boxes))) as dead:
                 if rejected:
@@ -113,7 +113,8 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
             warn(problems[-1])
             continue
         used += 1
-        for trouble in total.troubles[known:]:
+        damage = f"{str(path)!r} is damaged: {total.unreadable - unreadable:,} of its items cannot be read"
+        for trouble in [*total.troubles[known:], *[damage] * (total.unreadable > unreadable)]:
             warn(trouble)
     show(_summary(total, used, len(problems)))
     if total.too_old:
