@@ -311,6 +311,10 @@ def _warn_once(message: str) -> None:
         warn(message, stacklevel=4)
 
 
+def _default_schedule_fn(_: int) -> ProfilerAction:  # torch's name; a lambda cannot be pickled
+    return _RECORD
+
+
 class profile(_KinetoProfile):  # noqa: N801  torch's name
     """Records ranges continuously or by a schedule, with the signature and lifecycle of torch.profiler.profile.
 
@@ -375,7 +379,7 @@ class profile(_KinetoProfile):  # noqa: N801  torch's name
         if use_cuda is not None:
             warn("`use_cuda` is deprecated, use `activities` argument instead", FutureWarning, stacklevel=2)
         super().__init__(**options)
-        self.schedule = schedule or (lambda _step: _RECORD)
+        self.schedule = schedule or _default_schedule_fn
         self.record_steps = bool(schedule)
         self.on_trace_ready = on_trace_ready
         self.step_num = 0

@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import json
+import pickle
 import re
 import warnings
 from collections.abc import Callable, Iterator
@@ -155,6 +156,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda m: m.profile().stop(),
     lambda m: m.profile().step(),
     lambda m: m.profile().get_trace_id(),
+    lambda m: pickle.loads(pickle.dumps(m.profile())).current_action.name,
     lambda m: m.profile().toggle_collection_dynamic(False, [m.ProfilerActivity.CPU]),
     lambda m: m.profile([m.ProfilerActivity.CPU]),
     lambda m: m.profile(activities=[]),
