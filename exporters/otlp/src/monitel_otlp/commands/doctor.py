@@ -59,7 +59,7 @@ _ADVICE = {
 
 def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("doctor", help="show the configuration, and send an empty request to each endpoint")
-    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
+    command.add_argument("--endpoint", metavar="URL", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     command.set_defaults(run=_doctor, interrupted="interrupted before every endpoint had answered")
 
 

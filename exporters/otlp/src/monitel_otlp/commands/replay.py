@@ -55,7 +55,7 @@ def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         "MONITEL_SPOOL_DIR, or the folder that jobs use by default, and monitel-runs",
     )
     command.add_argument("--rejected", action="store_true", help="also send the refused requests again")
-    command.add_argument("--endpoint", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
+    command.add_argument("--endpoint", metavar="URL", help="base URL; default: OTEL_EXPORTER_OTLP_ENDPOINT")
     command.set_defaults(run=_replay, interrupted="interrupted; run this command again to continue")
 
 
