@@ -178,7 +178,7 @@ def _decode(content: bytes) -> Iterator[tuple[Key, _Growing]]:
             least, largest = rest or (means, means)
             rows = zip(steps, means, least, largest, strict=True)
             points = [Point(int(step), *map(_finite, numbers)) for step, *numbers in rows]
-            key = str(name), tuple((str(label), _scalar(each)) for label, each in attributes)
+            key = str(name), tuple((str(label), each) for label, each in attributes)
             replaced, not_finite = map(int, counts)
             found = _Growing(str(unit), int(stride), int(filled), float(last), replaced, not_finite, points)
         except StoredError:
@@ -192,9 +192,3 @@ def _finite(value: Any) -> float:
     if math.isfinite(number := float(value)):
         return number
     raise ValueError
-
-
-def _scalar(value: Any) -> Scalar:
-    if isinstance(value, Scalar):
-        return value
-    raise TypeError

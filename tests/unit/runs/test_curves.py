@@ -118,7 +118,6 @@ def test_losses_and_step_time_have_room_among_many_curves() -> None:
         (b"{", "is damaged"),
         (b"[1]", "is damaged"),
         (b'[2,"of a later form"]', "has another version than 1"),
-        (b'[1,"loss",[["a",[]]],"",1,1,1,0,0,[[1],[1]]]', "is damaged"),
         (b'[1,"loss",[],"",1,1,1,0,0,[[1,2],[0.5,NaN]]]', "is damaged"),
     ],
 )
