@@ -98,7 +98,7 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
     for problem in problems:
         warn(problem)
     for path in records:
-        known, unreadable = len(total.troubles), total.unreadable
+        unreadable = total.unreadable
         try:
             with closing(take(path, box_root(places.boxes))) as dead:
                 if rejected:
@@ -113,10 +113,17 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
             warn(problems[-1])
             continue
         used += 1
-        damage = f"{str(path)!r} is damaged: {total.unreadable - unreadable:,} of its items cannot be read"
-        for trouble in [*total.troubles[known:], *[damage] * (total.unreadable > unreadable)]:
-            warn(trouble)
+        if unreadable := total.unreadable - unreadable:
+            warn(f"{str(path)!r} is damaged: {unreadable:,} of its items cannot be read")
+    for reason, left in total.troubles.items():
+        more = f" and {_count(len(left) - 1, 'more folder')}" * (len(left) > 1)
+        warn(f"{reason}; the rest is still in {left[0]}{more}, run this command again")
     show(_summary(total, used, len(problems)))
+    _warn_about(total, places)
+    return 0 if total.complete and not problems else 1
+
+
+def _warn_about(total: Delivery, places: Places) -> None:
     if total.too_old:
         warn(_OLD)
     if total.offline:
@@ -124,7 +131,6 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
         variables = " and ".join(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in signals)
         problem = f"the {' and '.join(signals)} in {places} remain there, because no endpoint is set for them"
         warn(f"{problem}: set {variables}, or give --endpoint")
-    return 0 if total.complete and not problems else 1
 
 
 def _collect_and_find(places: Places) -> Spools:

@@ -146,7 +146,7 @@ class Delivery:
 
     Attributes:
         too_old, set_aside: Items that were refused, for their age or for another reason. They are in the spool.
-        troubles: The reason for each signal of a record that its backend does not accept now, and where its items are.
+        troubles: The reasons for which a backend does not accept items now, with the folders where these are.
         offline: The signals that have no endpoint.
     """
 
@@ -159,7 +159,7 @@ class Delivery:
         self._failed: dict[str, Answer] = {}  # by signal: further records need no attempt
         self.delivered = self.too_old = self.set_aside = self.set_aside_requests = self.unreadable = 0
         self.lost: Counter[str] = Counter()
-        self.troubles: list[str] = []
+        self.troubles: dict[str, list[Path]] = {}
         self.offline: set[str] = set()
 
     @property
@@ -266,8 +266,8 @@ class Delivery:
         self.set_aside_requests += 1
 
     def _note_trouble(self, dead: Dead, signal: str, answer: Answer) -> None:
-        reason, left = f"{self._transports[signal].url}: {answer.reason}", dead.folders[-1].path
-        self.troubles.append(f"{reason}; the rest is still in {left}, run this command again")
+        reason = f"{self._transports[signal].url}: {answer.reason}"
+        self.troubles.setdefault(reason, []).append(dead.folders[-1].path)
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
