@@ -189,12 +189,12 @@ def test_rejected_request_is_set_aside_and_sent_on_request(receiver: Receiver, p
 
 def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, program: Program, runs: Path) -> None:
     """Backends say so in words; it is not tried again. The message has their settings, and the command for later."""
-    for number, words in enumerate((b"out of bounds", b"entry has timestamp too old: 2026-01-01T00:00:00Z")):
+    for number, words in enumerate((b"out of bounds", b"has timestamp too old: 2026-01-01T00:00:00Z", b"too far behind")):
         refuse(receiver, Answer(400, body=words))
         shutil.copytree(next(runs.iterdir()), copy := runs.with_name(f"copy{number}") / "1")
         printed = program("replay", copy.parent, "--endpoint", receiver.url, status=1)
         assert "delivered 17 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
-        for advice in ("out_of_order_time_window", "reject_old_samples_max_age", "monitel replay --rejected"):
+        for advice in ("order_time_window", "old_samples_max_age", "max_chunk_age", "monitel replay --rejected"):
             assert advice in printed.stderr
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _OLD = (
     "what was refused for its age stays in the spool: raise storage.tsdb.out_of_order_time_window of Prometheus, or "
-    "limits_config.reject_old_samples_max_age of Loki, and run monitel replay --rejected"
+    "limits_config.reject_old_samples_max_age and ingester.max_chunk_age of Loki, and run monitel replay --rejected"
 )
 
 

@@ -58,7 +58,7 @@ _OF_CONTENT = {400, 413, 422, 500}  # any other status is not about the items: o
 _RETRY = {408, 429, 502, 503, 504}
 _NO_RECEIVER = {404, 405}
 #: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
-TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
+TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old|too far behind", re.IGNORECASE)
 
 
 class TooMuchError(OSError):
