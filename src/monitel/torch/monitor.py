@@ -121,16 +121,17 @@ _NAMES = (
     *("TensorboardEventHandler", "_WaitCounter", "_WaitCounterTracker"),
 )
 _originals: dict[str, object] = {}
+_lasting: set[Replacement] = set()
 
 
 class Replacement:
     """The result of :func:`monitel.torch.replace`; leaving ``with replacement:`` restores torch's names."""
 
     def restore(self) -> None:
-        """Restore torch's names. Idempotent."""
-        while _originals:
-            name, value = _originals.popitem()
-            setattr(monitor, name, value)
+        """Restore torch's names, unless another replacement lasts. Idempotent."""
+        _lasting.discard(self)
+        while _originals and not _lasting:
+            setattr(monitor, *_originals.popitem())
 
     def __enter__(self) -> Replacement:  # noqa: PYI034  typing.Self requires Python 3.11
         return self
@@ -143,7 +144,7 @@ def replace() -> Replacement:
     """Replace the names in the module ``torch.monitor`` by monitel's, so that code written for it runs on monitel.
 
     Call it before that code is imported: a module that has already run ``from torch.monitor import Stat`` keeps torch's
-    Stat. Idempotent.
+    Stat. The names last until each replacement is restored.
 
     Example:
         >>> import monitel.torch
@@ -157,4 +158,5 @@ def replace() -> Replacement:
             if hasattr(monitor, name):
                 _originals[name] = getattr(monitor, name)
                 setattr(monitor, name, getattr(monitel, name))
-    return Replacement()
+    _lasting.add(replacement := Replacement())
+    return replacement

@@ -105,6 +105,7 @@ def test_replace_puts_monitel_into_torch_monitor(only_flushes_poll: None, events
         for _ in range(3):
             monitel.flush()
         last.restore()
+        assert torch.monitor.Stat is monitel.Stat  # the outer one lasts
     log("later")
     monitel.flush()
     assert before == vars(torch.monitor)
