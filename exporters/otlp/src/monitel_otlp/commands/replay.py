@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from monitel_otlp.export.records import Delivery
     from monitel_otlp.transport.answer import Transport
 
-_OLD = (
-    "what was refused for its age stays in the spool: raise storage.tsdb.out_of_order_time_window of Prometheus, or "
-    "limits_config.reject_old_samples_max_age and ingester.max_chunk_age of Loki, and run monitel replay --rejected"
+_REFUSED = (
+    "what was refused stays in the spool. If it is too old, raise storage.tsdb.out_of_order_time_window of Prometheus, or "
+    "limits_config.reject_old_samples_max_age and ingester.max_chunk_age of Loki; then run monitel replay --rejected"
 )
 
 
@@ -124,8 +124,8 @@ def _deliver_all(places: Places, transports: Mapping[str, Transport], *, rejecte
 
 
 def _warn_about(total: Delivery, places: Places) -> None:
-    if total.too_old:
-        warn(_OLD)
+    if total.set_aside_requests:
+        warn(_REFUSED)
     if total.offline:
         signals = [signal for signal in SIGNALS if signal in total.offline]
         variables = " and ".join(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in signals)
