@@ -7,6 +7,7 @@ import re
 import shutil
 import ssl
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
@@ -196,6 +197,16 @@ def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, progra
         assert "delivered 17 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
         for advice in ("order_time_window", "old_samples_max_age", "max_chunk_age", "monitel replay --rejected"):
             assert advice in printed.stderr
+
+
+def test_requests_with_which_a_backend_fails_are_soon_tried_once(
+    receiver: Receiver, program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Collector answers 500 for data that is too old for Prometheus: a day of it must not take hours."""
+    monkeypatch.setattr("monitel_otlp.export.sender._LONGEST_PAUSE", 0.0)
+    receiver.rule(lambda _request: Answer(500))
+    program("replay", runs, "--endpoint", receiver.url, status=1)
+    assert [3, 3, 1] == [max(Counter(each.body for each in receiver.of(signal)).values()) for signal in SIGNALS]
 
 
 def test_record_that_another_process_delivers_is_no_error(receiver: Receiver, program: Program, runs: Path) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monitel_otlp.transport.answer import Transport
 
 _REFUSED = (
-    "what was refused stays in the spool. If it is too old, raise storage.tsdb.out_of_order_time_window of Prometheus, or "
+    "what was refused stays in the spool. If it is old, raise storage.tsdb.out_of_order_time_window of Prometheus, or "
     "limits_config.reject_old_samples_max_age and ingester.max_chunk_age of Loki; then run monitel replay --rejected"
 )
 

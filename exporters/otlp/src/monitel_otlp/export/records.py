@@ -29,6 +29,7 @@ _log = logging.getLogger("monitel.otlp")
 
 _TRIES = 5  # attempts with one request
 _LONGEST_PAUSE = 60.0  # seconds between two of them
+_HOPEFUL = 3  # requests that are set aside, before those with which the backend fails get one attempt: for old data
 
 
 # ---- records
@@ -236,6 +237,8 @@ class Delivery:
         is_down = any(self._transports[each].host == transport.host for each in self._failed)
         sender = Sender(of_signal, transport, note_position=dead.note_position, set_aside=set_aside)
         while not self._stopped.is_set():
+            if self.set_aside_requests >= _HOPEFUL:
+                sender.tries = 1
             pause = sender.deliver(self._stopped, on_settled)
             if (trouble := sender.trouble) is not None:
                 is_refused = trouble.consequence is Consequence.REFUSED

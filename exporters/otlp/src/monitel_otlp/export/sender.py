@@ -262,6 +262,7 @@ class Sender:
         self.seconds: deque[float] = deque(maxlen=10_000)  # of attempts, for whoever takes them out
         self.attempts = self.failures = 0  # in total; in a row
         self.trouble: Answer | None = None  # the last failure with the oldest request
+        self.tries = _TRIES  # of a request with which the backend fails
         self._outboxes = outboxes
         self._transport = transport
         self._note_position = note_position
@@ -349,7 +350,7 @@ class Sender:
         consequence = answer.consequence
         if consequence is Consequence.FAILED:
             self._tries += 1
-            consequence = Consequence.REJECTED if outbox.attempts or self._tries >= _TRIES else Consequence.RETRY
+            consequence = Consequence.REJECTED if outbox.attempts or self._tries >= self.tries else Consequence.RETRY
         if consequence in {Consequence.RETRY, Consequence.REFUSED}:
             self._failed(outbox, answer)
             return False
