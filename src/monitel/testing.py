@@ -53,8 +53,8 @@ class ManualClock:
         """Advance both the monotonic and the wall clock by ``seconds``."""
         if seconds < 0:
             raise ValueError(f"a monotonic clock never goes back: advance() takes seconds >= 0, got {seconds}")
-        self._readings[0] += round(seconds * 1e9)
-        self.set_wall_clock(seconds)
+        passed_ns = round(seconds * 1e9)
+        self._readings[:] = array("q", [each + passed_ns for each in self._readings])  # at once: threads read both
 
     def set_wall_clock(self, seconds: float) -> None:
         """Adjust the wall clock by ``seconds``, forwards or (negative) back, as NTP or an operator does."""

@@ -59,7 +59,8 @@ class Arrived:
             if self.starts.setdefault((point.metric, repr(point.attributes)), point.time_ns) != point.time_ns:
                 self.problems.append(f"{point.metric} begins twice")
         elif suffix in (others := self.windows[series].setdefault(point.time_ns, {})):
-            self.problems.append(f"{point.metric}, twice at {point.time_ns}: {others[suffix].value} {point.value}")
+            both = " and ".join(f"{each.value} from {each.start_ns}" for each in (others[suffix], point))
+            self.problems.append(f"{point.metric}, twice at {point.time_ns}: {both}")
         else:
             others[suffix] = point
 
