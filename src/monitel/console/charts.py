@@ -25,7 +25,7 @@ _LARGEST = 1e300  # of the numbers that are drawn
 _FLAT = 1e-4  # the span of a constant, relative to its values
 _LOG, _ZERO = 1000, 3  # the largest value by the least one, from which an axis is logarithmic, or begins at zero
 _RARE, _FAR = 0.02, 3  # the share of the points that an axis does not reach, and the span with them by that without
-_TIMES = (60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400)  # seconds between ticks
+_TIMES = (60, 120, 300, 600, 1800, 3600, 7200, 21_600, 43_200, 86_400, 172_800, 432_000, 864_000)  # s between ticks
 _CHARACTER = 7.2  # pixels, about
 
 #: The colours of activities and stages, and those in which a process does nothing.
