@@ -120,6 +120,29 @@ def test_request_without_an_answer_is_sent_once_more(job: Job, receiver: Receive
     assert len(points) <= 2
 
 
+CLOSE = """\
+for seconds in {}:
+    clock.advance(seconds)
+    loss.add(1)
+    loss.flush()
+"""
+
+
+def test_point_that_arrives_again_begins_at_the_same_time(receiver: Receiver) -> None:
+    """Also after two windows within a millisecond, which are one point or two: that depends on the request."""
+    with running(receiver.url, env={TEMPORALITY: "delta"}) as job:
+        job.do("pipeline = configure()\nclock = monitel.testing.ManualClock().__enter__()")
+        job.do("loss = Stat('loss', [COUNT], 3600.0)\n" + CLOSE.format((10, 0.0004)) + "assert pipeline.force_flush()")
+        receiver.answer("metrics", Answer(delay=2 * DEADLINE))
+        job.do(CLOSE.format((10,)) + "assert not pipeline.force_flush(0.01)")
+        receiver.wait_until(lambda: receiver.values("loss.count") == [2, 1])
+        job.kill()
+    replay(receiver.url)
+    merged, point, *again = receiver.points("loss.count")
+    assert {(1, merged.time_ns, point.time_ns)} == {(each.value, each.start_ns, each.time_ns) for each in (point, *again)}
+    assert again
+
+
 @pytest.mark.parametrize("signal_off", ["metrics", "logs"])
 def test_signal_that_is_off_is_not_recovered(receiver: Receiver, setenv: SetEnv, signal_off: str) -> None:
     """Neither open windows and counters, nor the death; its attributes have the limits of all events."""

@@ -162,17 +162,21 @@ class Outbox:
         self._most, self.request = items // 2, None
         return True
 
-    def settle(self, delivered: int, **dropped: int) -> None:
-        """Note the outcome of the items that are sent now, in one step with the totals."""
+    def settle(self, delivered: int, **dropped: int) -> bool:
+        """Note the outcome of the items that are sent now, in one step with the totals.
+
+        True if a collector would get other totals from the items alone, so that these are to be written.
+        """
         assert self.request is not None
-        last = self.request.items[-1].last
+        last, draft = self.request.items[-1].last, self.request.draft
         with self.journal.lock:
-            if self._totals is not None and self.request.draft is not None:
-                self._totals.commit(last, self.request.draft)
+            if self._totals is not None and draft is not None:
+                self._totals.commit(last, draft)
             self.journal.settle(last, delivered, **dropped)
         self._read, self.request = _split_after(self._read, last)[1], None
         if not delivered:  # the wrong item is found: the rest is sent at once
             self._most = sys.maxsize
+        return draft is not None and draft.has_moved
 
     def give_back(self) -> None:
         self._read, self.request = (), None
@@ -403,8 +407,8 @@ class Sender:
             outbox.journal.is_refused = False
 
     def _settle(self, outbox: Outbox, delivered: int, **dropped: int) -> None:
-        outbox.settle(delivered, **dropped)
-        self._note_position()
+        note = outbox.journal.before_remove if outbox.settle(delivered, **dropped) else self._note_position
+        note()
         with self._settled:
             self._settled.notify_all()
 

@@ -125,6 +125,7 @@ class Draft:
         self._base = base
         self._after_ns = after_ns
         self.coalesced = 0
+        self.has_moved = False  # times depend on what else is in the request
         self.series: dict[Hashable, Total] = {}
 
     def of(self, described: Described) -> Total:

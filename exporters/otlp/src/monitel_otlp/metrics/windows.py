@@ -53,6 +53,8 @@ class WindowWriter:
         ordered = _ascending(found, total.end_ns + MILLISECOND_NS)
         if found[0].is_number:
             draft.coalesced += len(found) - len(ordered)
+        if [each.window.end_ns for each in ordered] != [each.window.end_ns for each in found]:
+            draft.has_moved = True
         if not total.start_ns:
             start_ns = min(self._start_ns, total.begin_ns, ordered[0].window.end_ns - MILLISECOND_NS)
             total.start_ns = max(start_ns, total.end_ns)
