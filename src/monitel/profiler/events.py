@@ -304,7 +304,7 @@ class EventList(list[_Event]):
         """
         if not self:
             return ""
-        events = sorted(self, key=lambda event: _metric(event, sort_by), reverse=True) if sort_by else list(self)
+        events = list(self) if sort_by is None else sorted(self, key=lambda each: _metric(each, sort_by), reverse=True)
         width = max(len(event.key) for event in events) + 4
         width = width if max_name_column_width is None else min(width, max_name_column_width)
         widths = [width, *[_COLUMN] * len(_HEADERS)]

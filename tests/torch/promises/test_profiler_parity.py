@@ -175,6 +175,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda m: m.profile(schedule=lambda _: m.ProfilerAction.DEVICE_STOPPED),
     lambda m: m.profile(post_processing_timeout_s=-1).start(),
     lambda m: m.profile().export_memory_timeline("x.html"),
+    lambda m: nested(m).events().table(sort_by=""),
     lambda m: m.record_function("a").__exit__(None, None, None),
     lambda m: m.record_function("a").args,
     lambda m: m.record_function("a", "b").args,
