@@ -184,6 +184,7 @@ REFUSALS: dict[str, list[tuple[Answer, str]]] = {
         (Answer(400, body=b"Client sent an HTTP request to an HTTPS server.\n"), "begin the endpoint with https://"),
         (Answer(400, body=b"<h1>400: The plain HTTP request was sent to HTTPS port</h1>"), "https://"),
         (Answer(400, body=b"unsupported compression: deflate"), "check OTEL_EXPORTER_OTLP_COMPRESSION"),
+        (Answer(500, body=b"native histograms are disabled\n"), "MONITEL_DISTRIBUTIONS=percentiles"),
         (Answer(404), "to which /v1/logs is appended"),
         (Answer(405), "the endpoint must be a base URL"),
         *((Answer(each, {"Location": "https://u:p@b/?k=1"}), "'https://b/'") for each in (301, 302, 308)),

@@ -45,6 +45,9 @@ _SETTINGS = {
     "(?i)^'?unsupported compression|decompressor is not installed": (
         "the backend does not support this compression: check OTEL_EXPORTER_OTLP_COMPRESSION"
     ),
+    "native histograms are disabled": (
+        "start Prometheus with --enable-feature=native-histograms, or set MONITEL_DISTRIBUTIONS=percentiles"
+    ),
 }
 _REASON_LENGTH = 500
 _SEARCHED_LENGTH = 8_192  # characters of a reason in which secrets are masked; the rest is cut off
