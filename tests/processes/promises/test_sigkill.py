@@ -129,7 +129,7 @@ for seconds in {}:
 
 
 def test_point_that_arrives_again_begins_at_the_same_time(receiver: Receiver) -> None:
-    """Also after two windows within a millisecond, which are one point or two: that depends on the request."""
+    """Even after two windows within a millisecond, which are one point or two: that depends on the request."""
     with running(receiver.url, env={TEMPORALITY: "delta"}) as job:
         job.do("pipeline = configure()\nclock = monitel.testing.ManualClock().__enter__()")
         job.do("loss = Stat('loss', [COUNT], 3600.0)\n" + CLOSE.format((10, 0.0004)) + "assert pipeline.force_flush()")
