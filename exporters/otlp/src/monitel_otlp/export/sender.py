@@ -98,6 +98,12 @@ class Outbox:
         """False after several single items of one read were too large, also a small one, and nothing was accepted."""
         return self.has_accepted or self.attempts < _TRIES or self.smallest > _SMALL_BYTES
 
+    @property
+    def is_divisible(self) -> bool:
+        """False for few items, and if halves have other times than the whole, which the backend may have."""
+        request = self.request
+        return request is not None and request.number > _FEW and not (request.draft and request.draft.has_moved)
+
     def head(self) -> Item | None:
         """Return the next item; None if there is none, or the disk has to load it."""
         if not self._read:
@@ -387,7 +393,7 @@ class Sender:
 
     def _failed(self, outbox: Outbox, answer: Answer) -> None:
         self.failures += 1
-        if self.failures > 1 and outbox.request is not None and outbox.request.number > _FEW:
+        if self.failures > 1 and outbox.is_divisible:
             outbox.split()  # for a slow or broken network, or a limit of rate
         self._unanswered = self._unanswered or not answer.answered
         self.trouble = answer
