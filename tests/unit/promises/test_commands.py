@@ -174,7 +174,8 @@ def test_rejected_request_is_set_aside_and_sent_on_request(receiver: Receiver, p
     refuse(receiver, Answer(400, body=b"bad"))
     printed = program("replay", runs, "--endpoint", receiver.url, status=1)
     assert "delivered 17 items from 1 spool; refused, and set aside in the spool: 1" == printed.last
-    assert re.search(r"a request was rejected: .*: HTTP 400: 'bad'", printed.stderr)
+    for words in ("a request was rejected: http.*: HTTP 400: 'bad'", "order_time_window", "old_samples_max_age"):
+        assert re.search(words, printed.stderr)
     (kept,) = runs.rglob("rejected-*.log")
     assert (True, True) == (POISON in kept.read_bytes(), b"bad" in kept.read_bytes())
     kept.write_bytes(kept.read_bytes() + kept.read_bytes()[16:50])  # as after a kill in the middle of a write
@@ -186,17 +187,6 @@ def test_rejected_request_is_set_aside_and_sent_on_request(receiver: Receiver, p
     assert "delivered 1 item from 1 spool" == program("replay", runs, "--rejected", "--endpoint", receiver.url).last
     assert sorted(EVENTS) == sorted(receiver.record_names())
     assert [] == [*runs.rglob("*")]
-
-
-def test_request_refused_for_its_age_is_counted_apart(receiver: Receiver, program: Program, runs: Path) -> None:
-    """Backends say so in words; it is not tried again. The message has their settings, and the command for later."""
-    for number, words in enumerate((b"out of bounds", b"timestamp too old: 2026-01-01T00:00:00Z", b"too far behind")):
-        refuse(receiver, Answer(400, body=words))
-        shutil.copytree(next(runs.iterdir()), copy := runs.with_name(f"copy{number}") / "1")
-        printed = program("replay", copy.parent, "--endpoint", receiver.url, status=1)
-        assert "delivered 17 items from 1 spool; refused for their age, and set aside in the spool: 1" == printed.last
-        for advice in ("order_time_window", "old_samples_max_age", "max_chunk_age", "monitel replay --rejected"):
-            assert advice in printed.stderr
 
 
 def test_requests_with_which_a_backend_fails_are_soon_tried_once(

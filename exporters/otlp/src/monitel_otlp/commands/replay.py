@@ -181,13 +181,12 @@ def nothing_left(places: object, found: Spools) -> str:
 def _summary(total: Delivery, used: int, unusable: int) -> str:
     lost = ", ".join(f"{reason} {items:,}" for reason, items in sorted(total.lost.items()))
     parts = {
-        "refused for their age, and set aside in the spool": total.too_old,
         "refused, and set aside in the spool": total.set_aside,
         f"lost ({lost})": total.lost.total(),
         "unreadable items": total.unreadable,
         "folders that cannot be used": unusable,
     }
-    if total.set_aside_requests and not total.set_aside + total.too_old:
+    if total.set_aside_requests and not total.set_aside:
         parts["requests without items, refused, and set aside in the spool"] = total.set_aside_requests
     more = "".join(f"; {name}: {number:,}" for name, number in parts.items() if number)
     return f"delivered {_count(total.delivered, 'item')} from {_count(used, 'spool')}{more}"

@@ -23,7 +23,6 @@ from monitel_otlp.metrics.totals import Totals, WindowMapping
 from monitel_otlp.metrics.windows import WindowWriter
 from monitel_otlp.transport import make_transports
 from monitel_otlp.transport.answer import Answer, Consequence, Transport
-from monitel_otlp.transport.http import TOO_OLD
 
 _log = logging.getLogger("monitel.otlp")
 
@@ -146,7 +145,7 @@ class Delivery:
     Each request gets a number of ``tries``; when ``stopped`` is set, the delivery ends after the current one.
 
     Attributes:
-        too_old, set_aside: Items that were refused, for their age or for another reason. They are in the spool.
+        set_aside: Items that were refused. They are in the spool.
         troubles: The reasons for which a backend does not accept items now, with the folders where these are.
         offline: The signals that have no endpoint.
     """
@@ -158,7 +157,7 @@ class Delivery:
         self._tries = tries
         self._stopped = stopped or Event()  # a wait on it also ends with Ctrl-C
         self._failed: dict[str, Answer] = {}  # by signal: further records need no attempt
-        self.delivered = self.too_old = self.set_aside = self.set_aside_requests = self.unreadable = 0
+        self.delivered = self.set_aside = self.set_aside_requests = self.unreadable = 0
         self.lost: Counter[str] = Counter()
         self.troubles: dict[str, list[Path]] = {}
         self.offline: set[str] = set()
@@ -262,10 +261,7 @@ class Delivery:
 
     def _count_set_aside(self, items: int, reason: str) -> None:
         warn_rejected(reason)
-        if TOO_OLD.search(reason):
-            self.too_old += items
-        else:
-            self.set_aside += items
+        self.set_aside += items
         self.set_aside_requests += 1
 
     def _note_trouble(self, dead: Dead, signal: str, answer: Answer) -> None:

@@ -57,8 +57,8 @@ _CREDENTIALS_REQUIRED, _TOO_LARGE, _FAILED = 407, 413, 500
 _OF_CONTENT = {400, 413, 422, 500}  # any other status is not about the items: of a proxy, a limiter, a full disk
 _RETRY = {408, 429, 502, 503, 504}
 _NO_RECEIVER = {404, 405}
-#: Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
-TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old|too far behind", re.IGNORECASE)
+# Answers of backends to data that is too old; Prometheus sometimes sends them with status 500. A retry cannot help.
+_TOO_OLD = re.compile("out[ -]of[ -](order|bounds)|too[ -]old", re.IGNORECASE)
 
 
 class TooMuchError(OSError):
@@ -389,7 +389,7 @@ def _answer(request: Request, response: HTTPResponse, body: bytes, endpoint: End
     reason = f"{reason}: {text}"
     if status == _TOO_LARGE:
         return Answer(Consequence.TOO_LARGE, reason)
-    failed = status == _FAILED and not TOO_OLD.search(text)
+    failed = status == _FAILED and not _TOO_OLD.search(text)
     rejected = count_rejected(request, text) if is_complete and not failed else 0
     return Answer(Consequence.FAILED if failed else Consequence.REJECTED, reason, rejected=rejected)
 
