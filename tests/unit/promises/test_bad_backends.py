@@ -351,6 +351,21 @@ def test_request_that_fails_again_is_sent_in_halves(
     assert (names, 1) == (backend.record_names(), len(warned("the reason", "everything is kept")))
 
 
+@pytest.mark.usefixtures("clock")  # all numbers have one time
+def test_request_with_merged_points_stays_whole(
+    receiver: Receiver, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its halves would have other times, and the backend may have it."""
+    monkeypatch.setattr(sender, "_FEW", 4)
+    receiver.answer("metrics", *[Answer(503)] * 3)
+    pipeline = start(export_interval=3600.0)
+    with busy_encoder(pipeline):
+        for number in range(16):
+            monitel.log({"loss": number})
+    assert pipeline.force_flush(DEADLINE)
+    assert 1 == len({each.body for each in receiver.of("metrics")[:4]})
+
+
 def test_rejected_requests_have_a_limit(
     backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch, warned: Warned, capsys: pytest.CaptureFixture[str]
 ) -> None:
