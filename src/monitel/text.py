@@ -256,9 +256,10 @@ def replay_command(folder: str, environment: Mapping[str, str] = os.environ) -> 
 
 
 def near(path: Path) -> str:
-    """Return a path as a user writes it here: relative to the present folder, if it is below it."""
+    """Return a path as a user writes it: relative to the present folder, unless it is above, or not the shell's."""
     with suppress(OSError, ValueError):
-        return str(path.relative_to(Path.cwd()))
+        if Path(os.environ.get("PWD", "")).samefile(""):  # the program may have changed it, as Hydra does
+            return str(path.relative_to(Path.cwd()))
     return str(path)
 
 

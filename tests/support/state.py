@@ -84,7 +84,7 @@ def fresh_state(request: pytest.FixtureRequest, boxes_of_session: Path, tmp_path
             del os.environ[name]
     boxes = boxes_of_session / f"{next(_numbers)}"
     os.environ["MONITEL_BLACK_BOX_DIR"] = str(boxes)
-    os.environ["XDG_STATE_HOME"] = str(tmp_path / "state")
+    os.environ |= {"XDG_STATE_HOME": str(tmp_path / "state"), "PWD": str(tmp_path)}
     # Without code OpenTelemetry starts it where it is installed: it reads the connections of all processes.
     os.environ["OTEL_PYTHON_DISABLED_INSTRUMENTATIONS"] = "system_metrics"
     os.chdir(tmp_path)

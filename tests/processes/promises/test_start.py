@@ -598,6 +598,12 @@ def test_pipeline_before_the_run_ends(train: Run) -> None:
     assert "<td>model</td>" in re.sub(r" class=\S+", "", report())
 
 
+def test_path_of_a_report_is_that_of_the_shell(train: Run) -> None:
+    """The program may have another folder by then, as Hydra gives one to each job."""
+    ended = train(BEGIN + "os.mkdir('job')\nos.chdir('job')\n" + TRAIN + "print(run.folder)")
+    assert 1 == ended.stderr.count(f"monitel: report: {ended.stdout.strip()}/report.html\n")
+
+
 def test_report_can_be_switched_off(train: Run) -> None:
     ended = train(BEGIN + TRAIN, env={"MONITEL_REPORT": "false", "MONITEL_RUNS_DIR": "others"})
     assert "monitel: report" not in ended.stderr
