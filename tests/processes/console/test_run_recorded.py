@@ -75,12 +75,13 @@ def test_children_of_multiprocessing(method: str, parent: str, configure: str, e
 
 
 RANKS = """\
-import os, subprocess, sys
+import os, subprocess, sys, time
 code = "import os, signal, sys, monitel\\nmonitel.set_step(1)\\nsys.stdin.read()\\n"
 code += "os.kill(os.getpid(), [signal.SIGUSR1, signal.SIGKILL][os.environ['RANK'] == '0'])"
 command = [sys.executable, "-c", code]
 for rank in [subprocess.Popen(command, stdin=-1, env={**os.environ, "RANK": str(rank)}) for rank in (1, 0)][::-1]:
     rank.communicate()
+    time.sleep(0.3)  # which of two has ended first is not known if both are seen at once
 raise SystemExit(1)
 """
 
