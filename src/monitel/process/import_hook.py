@@ -55,17 +55,21 @@ class AfterImport(MetaPathFinder):
         behind = [each for each in finders[finders.index(self) + 1 :] if hasattr(each, "find_spec")]
         spec = next((found for each in behind if (found := each.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
-            with suppress(AttributeError):  # a loader in C: the function is not called
+            with suppress(AttributeError, TypeError):  # a loader in C: the function is not called
                 self._watch(spec.loader)
         return spec
 
     def _watch(self, loader: Any) -> None:
-        execute = loader.exec_module
+        execute, own = loader.exec_module, vars(loader).get("exec_module")
 
         def exec_module(module: ModuleType) -> None:
+            is_awaited = module.__name__ == self._module  # other modules may share the loader
+            if is_awaited and own is None:  # first, because the method of a proxy, as of wrapt, calls this one
+                del loader.exec_module
+            elif is_awaited:
+                loader.exec_module = own
             execute(module)
-            if module.__name__ == self._module:  # other modules may share the loader
-                loader.exec_module = execute
+            if is_awaited:
                 self._executed()
 
         loader.exec_module = exec_module

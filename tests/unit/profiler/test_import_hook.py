@@ -2,12 +2,17 @@
 
 import sys
 from importlib import import_module
+from importlib.util import spec_from_file_location
 from pathlib import Path
 from threading import Event, Thread, Timer
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from monitel.process.import_hook import AfterImport
+
+wrapt: Any = pytest.importorskip("wrapt")
 
 
 def test_function_runs_after_an_import_by_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,13 +34,29 @@ def test_function_runs_after_an_import_by_another_thread(tmp_path: Path, monkeyp
     assert [True] == found
 
 
-def test_finder_of_an_old_library_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Proxy(wrapt.ObjectProxy):  # type: ignore[misc]
+    """A loader as in wrapt's hooks: what is set on it is set on the real one."""
+
+    def __init__(self, loader: object) -> None:
+        super().__init__(loader)
+        self.__self_setattr__("exec_module", self._self_execute)
+
+    def _self_execute(self, module: object) -> None:
+        self.__wrapped__.exec_module(module)
+
+
+def test_finders_of_other_libraries_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of six have finders without ``find_spec()``, which imports skip."""
     found: list[str] = []
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "meta_path", [object(), *sys.meta_path])
-    (tmp_path / "module_after_old_finder.py").write_text("")
-    AfterImport("module_after_old_finder", lambda: found.append("imported"))
+
+    def find_spec(name: str, *_arguments: object) -> Any:
+        spec: Any = spec_from_file_location(name, tmp_path / "found.py")
+        spec.loader = Proxy(spec.loader)
+        return spec if name == "module_after_other_finders" else None
+
+    monkeypatch.setattr(sys, "meta_path", [object(), SimpleNamespace(find_spec=find_spec), *sys.meta_path])
+    (tmp_path / "found.py").write_text("")
+    AfterImport("module_after_other_finders", lambda: found.append("imported"))
     assert [] == found
-    import_module("module_after_old_finder")
+    import_module("module_after_other_finders")
     assert ["imported"] == found
