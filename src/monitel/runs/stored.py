@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections.abc
 import json
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,15 +11,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from monitel.blackbox.activity import Wait
-from monitel.blackbox.journal import Account
-from monitel.blackbox.process import Owner
-from monitel.training.activities import Stage
-
 _PLAIN = {bool, int, float, str, NoneType}
 _Stored = TypeVar("_Stored")
-#: Names that modules import for annotations only.
-_NAMES = {**vars(collections.abc), "Record": Any} | {each.__name__: each for each in (Account, Owner, Stage, Wait)}
 
 
 class StoredError(ValueError):
@@ -52,7 +44,7 @@ def load(kind: type[_Stored], content: bytes, version: int) -> _Stored:
 
 @cache
 def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind, localns=_NAMES)
+    return get_type_hints(kind)
 
 
 def _checked(hint: Any, value: Any) -> Any:
