@@ -58,7 +58,7 @@ class RunLedger:
         self._root = root.absolute()
         self._attributes = attributes
         self._forked = forked
-        self._ranks = {name: rank for name in _RANKS if (rank := whole(attributes.get(name))) is not None}
+        self._ranks = {name: rank for name in _RANKS if (rank := whole(str(attributes.get(name)))) is not None}
         self._known_rank: int | None = None  # in torch.distributed, even after its end
         self._identity = identify(attributes)
         self.store = store_of(self._root, self._identity)  # the folder of the run; other ranks have the same, if any
