@@ -140,7 +140,7 @@ class MonitelCallback(_Callback):  # type: ignore[misc]
         """Count a batch, and the optimizer steps since the last one."""
         before, self._step = self._step, trainer.global_step
         monitel.set_step(self._step)
-        if self is not _observer(trainer):  # of several callbacks, the first one counts
+        if (_observer(trainer) or self) is not self:  # of several callbacks, the first one counts
             return
         count_work("training.steps", self._step - before)
         if batch is not None:
