@@ -174,7 +174,7 @@ class Journal:
         self.sending = 0
         self.keep_from = sys.maxsize  # no segment with this item or a later one is removed: the snapshot refers to it
         self.fold: Fold | None = None  # is changed together with `settled`, under the lock
-        self.before_remove: Callable[[], object] = lambda: None  # writes fold and position, before files are removed
+        self.before_remove: Callable[[], object] = lambda: None  # writes fold and position
         self.segments: list[Segment] = []
         self.disk: Folder | None = None
         self.loading: Segment | None = None  # the segment on the disk that a sender waits for

@@ -10,6 +10,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
@@ -413,8 +414,10 @@ class Sender:
             outbox.journal.is_refused = False
 
     def _settle(self, outbox: Outbox, delivered: int, **dropped: int) -> None:
-        note = outbox.journal.before_remove if outbox.settle(delivered, **dropped) else self._note_position
-        note()
+        if outbox.settle(delivered, **dropped):
+            with suppress(OSError):  # without room for them a point may have another time after a kill
+                outbox.journal.before_remove()
+        self._note_position()
         with self._settled:
             self._settled.notify_all()
 
