@@ -411,18 +411,21 @@ def test_request_that_breaks_the_backend_is_tried_three_times(backend: Inbox, st
     assert (1, {"rejected": 1}) == outcome(pipeline)
 
 
-def test_refusal_after_a_lost_answer_is_unconfirmed(backend: Inbox, start: Start) -> None:
-    """The backend may have the request, and may refuse the second one for that reason."""
+def test_refusal_after_a_lost_answer_is_unconfirmed(
+    backend: Inbox, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend may have the request, and may refuse the next one, or its halves, for that reason."""
+    monkeypatch.setattr(sender, "_FEW", 4)
     lost = Answer(fault="drop unanswered")
     if isinstance(backend, GrpcReceiver):
         lost = GrpcAnswer(code=Code.DEADLINE_EXCEEDED)
-    backend.answer("logs", lost, refusal(backend, "invalid"))
+    backend.answer("logs", lost, lost, *[refusal(backend, "invalid")] * 2)
     pipeline = start(backend)
     for _ in range(5):
         monitel.emit("event")
     assert not pipeline.force_flush(DEADLINE)
     assert (0, {"unconfirmed": 5}) == outcome(pipeline)
-    assert 2 == len(backend.of("logs"))
+    assert 4 == len(backend.of("logs"))
     assert 5 == len(kept_in_rejected(pipeline))
 
 

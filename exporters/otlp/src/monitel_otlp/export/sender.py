@@ -93,6 +93,7 @@ class Outbox:
         self.has_accepted = self.has_dropped = False
         self.attempts = 0
         self.smallest = sys.maxsize  # bytes of a request with a single item that was refused
+        self.unanswered = 0  # last item of a request without an answer, which the backend may have accepted
 
     @property
     def may_be_smaller(self) -> bool:
@@ -287,7 +288,6 @@ class Sender:
         self._deadline: float | None = None
         self._not_before = self._asked_until = 0.0  # ends of pauses
         self._tries = 0  # failed attempts of the oldest request with the consequence FAILED
-        self._unanswered = False  # the backend may have accepted the oldest request
         self._is_hopeless = False  # the backend has rejected all items of a request, and accepted none since
 
     # ---- the thread
@@ -355,7 +355,7 @@ class Sender:
             self._settle(outbox, request.number)
             return True
         self._note_position()
-        answer = self._attempt(request)
+        answer = self._attempt(outbox, request)
         if answer is None:
             return False
         consequence = answer.consequence
@@ -370,15 +370,15 @@ class Sender:
         if consequence is Consequence.DELIVERED:
             self._acknowledge(outbox, request, answer)
         elif consequence is Consequence.TOO_LARGE and outbox.may_be_smaller and outbox.split():
-            pass
-        elif self._unanswered:
+            outbox.unanswered = 0  # the backend has not accepted the whole
+        elif request.items[0].number <= outbox.unanswered:
             self._reject(outbox, request, answer, "unconfirmed")
         elif not self._search(outbox, request, answer):
             self._reject(outbox, request, answer, "rejected")
         self._recovered()
         return True
 
-    def _attempt(self, request: Request) -> Answer | None:
+    def _attempt(self, outbox: Outbox, request: Request) -> Answer | None:
         """Make one attempt; return None if the deadline has passed."""
         remaining = None if self._deadline is None else self._deadline - time.monotonic()
         if remaining is not None and remaining <= 0:
@@ -387,16 +387,16 @@ class Sender:
         answer = self._transport.send(request, remaining)
         self.attempts += 1
         self.seconds.append(time.perf_counter() - began)
+        if not answer.answered:
+            outbox.unanswered = max(outbox.unanswered, request.items[-1].last)
         if answer.closed:  # the next one is on a new connection
-            self._unanswered = self._unanswered or not answer.answered
-            return self._attempt(request)
+            return self._attempt(outbox, request)
         return answer
 
     def _failed(self, outbox: Outbox, answer: Answer) -> None:
         self.failures += 1
         if self.failures > 1 and outbox.is_divisible:
             outbox.split()  # for a slow or broken network, or a limit of rate
-        self._unanswered = self._unanswered or not answer.answered
         self.trouble = answer
         if self.failures == 1:
             _log.warning("%s: %s; everything is kept and retried", self._transport.url, answer.reason)
@@ -409,7 +409,6 @@ class Sender:
         self.failures = self._tries = 0
         self.trouble = None
         self._not_before = self._asked_until = 0.0
-        self._unanswered = False
         for outbox in self._outboxes:
             outbox.journal.is_refused = False
 
