@@ -249,6 +249,7 @@ def test_answer_of_another_server_over_http_2_is_not_about_the_items(frame: byte
     with Peer(behave) as peer:
         answer = attempt(transport(peer.url, "grpc"))
     assert expected is answer.consequence, answer
+    assert answer.answered == frame.startswith(HEADERS[:3]), answer
 
 
 def status(message: str, code: int = 0) -> bytes:

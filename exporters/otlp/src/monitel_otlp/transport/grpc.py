@@ -167,7 +167,7 @@ def _answer(request: Request, error: Any, endpoint: Endpoint) -> Answer:
     other = endpoint.no_receiver(request.signal) if code == "UNIMPLEMENTED" else ADVICE.get(code, details)
     advice = setting_to_change(details) or other
     reason, pause = f"gRPC {code}: {advice}", _retry_delay(error)
-    is_closed = any(words in details for words in ("Socket closed", "Unwrap failed", "Stream removed"))
+    is_closed = any(words in details for words in ("Socket closed", "Unwrap failed", "Stream removed", "RST_STREAM"))
     consequence = _CONSEQUENCES.get(code, Consequence.REJECTED)
     if (found := _OTHER_SERVER.search(details)) is not None:
         consequence = _OF_HTTP.get(found[0], Consequence.REFUSED)
