@@ -189,6 +189,18 @@ def test_rejected_request_is_set_aside_and_sent_on_request(receiver: Receiver, p
     assert [] == [*runs.rglob("*")]
 
 
+def test_folder_with_waiting_and_rejected_items_is_named_once(
+    receiver: Receiver, program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monitel_otlp.export.sender._LONGEST_PAUSE", 0.0)
+    refuse(receiver, Answer(400))
+    receiver.rule(lambda request: Answer(503) if b"event 5" in request.body and POISON not in request.body else None)
+    program("replay", runs, "--endpoint", receiver.url, status=1)
+    receiver.rule(lambda _: Answer(503))
+    printed = program("replay", runs, "--rejected", "--endpoint", receiver.url, status=1)
+    assert (1, 0) == (printed.stderr.count("the rest is still in"), printed.stderr.count("more folder"))
+
+
 def test_requests_with_which_a_backend_fails_are_soon_tried_once(
     receiver: Receiver, program: Program, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -266,7 +266,9 @@ class Delivery:
 
     def _note_trouble(self, dead: Dead, signal: str, answer: Answer) -> None:
         reason = f"{self._transports[signal].url}: {answer.reason}"
-        self.troubles.setdefault(reason, []).append(dead.folders[-1].path)
+        left, path = self.troubles.setdefault(reason, []), dead.folders[-1].path
+        if path not in left:  # its rejected requests are not accepted either
+            left.append(path)
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
