@@ -7,6 +7,7 @@ process that ``monitel run`` has started is left to it while it runs, because it
 from __future__ import annotations
 
 import logging
+import os
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from monitel.blackbox.death import Death, Deaths, death_of
-from monitel.blackbox.discovery import SILENT_NS, records
+from monitel.blackbox.discovery import SILENT_NS, pid_of, records
 from monitel.blackbox.folder import Folder, FolderError, MissingFolderError
 from monitel.blackbox.process import this_process
 from monitel.blackbox.reading import Record, names_of, page_of, read_record
@@ -56,7 +57,8 @@ class Collector:
             dead = claim(path, spool_root)
             self._collect(dead)
         except InUseError:
-            self.in_use.append(path)
+            if pid_of(path) != os.getpid():  # else it is the box of this process
+                self.in_use.append(path)
         except MissingFolderError:
             return
         except Exception as error:

@@ -48,6 +48,7 @@ _VARYING = re.compile(r"\b[\w-]*\d[\w-]*")  # times, numbers and ids in answers 
 
 
 def warn_rejected(reason: str, place: str = "") -> None:
+    """Log the answer to a rejected request, once for answers that differ only in numbers and ids."""
     message = "a request was rejected%s: %s (further ones with such an answer are only counted)"
     warn_once(_log, message, place, reason, key=_VARYING.sub("", reason))
 
