@@ -256,7 +256,7 @@ def replay_command(folder: str, environment: Mapping[str, str] = os.environ) -> 
 
 
 def near(path: Path) -> str:
-    """Return a path as a user writes it: relative to the present folder, unless it is above, or not the shell's."""
+    """Return a path as a user writes it: relative to the present folder, if that is the shell's, and contains it."""
     with suppress(OSError, ValueError):
         if Path(os.environ.get("PWD", "")).samefile(""):  # the program may have changed it, as Hydra does
             return str(path.relative_to(Path.cwd()))
