@@ -348,8 +348,8 @@ def open_root(given: Path | None = None) -> Folder:
     try:
         made = not os.path.lexists(path) and make_folder(path)
         folder = Folder.open(path, probe=False)
-    except FolderError:
-        raise
+    except FolderError as error:
+        raise FolderError(f"{error} (MONITEL_BLACK_BOX_DIR)") from None
     except OSError as error:
         raise FolderError(f"{str(path)!r} cannot be made: {error.strerror}") from None
     if (kind := _file_system_of(folder)) not in _MEMORY:
