@@ -291,7 +291,7 @@ class Box:
         context_page.beat()
 
     def _write_state(self, value: tuple[Any, ...]) -> bool:
-        if self._state is None:
+        if (state := self._state) is None:
             return False
         try:
             content = marshal.dumps(value, 2)
@@ -300,7 +300,7 @@ class Box:
             plain = {name: part for name, part in parts if self._try(name, partial(marshal.dumps, part, 2))}
             content = marshal.dumps((*value[:-1], plain), 2)
         try:
-            self._state.write(content)
+            state.write(content)
         except OSError as error:
             self._report("box", error)
             return False
