@@ -137,6 +137,20 @@ def test_next_pipeline_delivers_what_the_last_one_left(start: Start) -> None:
         assert 1 == pipeline.account()["logs"].recorded
 
 
+@pytest.mark.invalid_output("all pipelines are of one process, and have one resource", "series.order")
+def test_leftovers_that_are_refused_do_not_stop_the_others(start: Start) -> None:
+    """Such as those with histograms, by a Prometheus that was started without them."""
+    with reserved_port() as port, ExitStack() as started:
+        folders = [record(start, endpoint=f"http://127.0.0.1:{port}") for _ in range(2)]
+        receiver = started.enter_context(Receiver(port))
+        receiver.answer("logs", Answer(), Answer(401))
+        pipeline = start(endpoint=receiver.url)
+        monitel_api.emit("own")
+        assert pipeline.force_flush(DEADLINE)
+        wait_until(lambda: [True, False] == [each.exists() for each in folders])
+        assert pipeline.shutdown(DEADLINE)
+
+
 def test_leftovers_wait_until_the_backend_accepts_a_request(receiver: Receiver, start: Start) -> None:
     """Nothing is sent to a backend that is away, or that refuses the requests of this pipeline."""
     receiver.rule(lambda _request: Answer(503))

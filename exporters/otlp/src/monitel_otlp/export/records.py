@@ -163,6 +163,11 @@ class Delivery:
         self.offline: set[str] = set()
 
     @property
+    def is_stuck(self) -> bool:
+        """True if a backend is down or busy: it accepts no record now, not only this one."""
+        return bool(self._failed)
+
+    @property
     def complete(self) -> bool:
         return not (self.set_aside_requests or self.lost or self.unreadable or self.troubles or self.offline)
 
@@ -272,9 +277,9 @@ class Delivery:
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
-    """Deliver records with the mark of the endpoints, oldest first, until one is not accepted at the first attempt.
+    """Deliver records with the mark of the endpoints, oldest first, until the backend is down or busy.
 
-    A record stays if it is in use or cannot be read. Links are not followed. Never raises.
+    A record stays if it is in use, cannot be read, or is not accepted at the first attempt. Links are not followed. Never raises.
     """
     marked = [each for each in folders if settings.mark and each.name.endswith(f"-{settings.mark}")]
     with ExitStack() as opened:
@@ -292,7 +297,7 @@ def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | Non
                 _log.debug("%s was not delivered: %s", path, error)
                 continue
             _log.info("delivered %d items that an earlier process had left in %s", delivery.delivered, path)
-            if delivery.troubles:  # the next one would take as long
+            if delivery.is_stuck:  # the next one would take as long
                 return
 
 
