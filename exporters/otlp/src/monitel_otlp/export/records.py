@@ -279,7 +279,8 @@ class Delivery:
 def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
     """Deliver records with the mark of the endpoints, oldest first, until the backend is down or busy.
 
-    A record stays if it is in use, cannot be read, or is not accepted at the first attempt. Links are not followed. Never raises.
+    A record stays if it is in use, cannot be read, or is not accepted at the first attempt. Links are not followed.
+    Never raises.
     """
     marked = [each for each in folders if settings.mark and each.name.endswith(f"-{settings.mark}")]
     with ExitStack() as opened:
