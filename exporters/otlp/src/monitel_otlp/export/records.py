@@ -164,8 +164,8 @@ class Delivery:
 
     @property
     def is_stuck(self) -> bool:
-        """True if a backend is down or busy: it accepts no record now, not only this one."""
-        return bool(self._failed)
+        """True if a backend is down or busy, or has accepted nothing: it would not take another record either."""
+        return bool(self._failed or (self.troubles and not self.delivered))
 
     @property
     def complete(self) -> bool:
@@ -277,7 +277,7 @@ class Delivery:
 
 
 def deliver_marked(folders: Iterable[Path], settings: Settings, root: Path | None, stopped: Event) -> None:
-    """Deliver records with the mark of the endpoints, oldest first, until the backend is down or busy.
+    """Deliver records with the mark of the endpoints, oldest first, until a backend is down, busy, or accepts nothing.
 
     A record stays if it is in use, cannot be read, or is not accepted at the first attempt. Links are not followed.
     Never raises.
