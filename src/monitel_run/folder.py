@@ -22,10 +22,11 @@ LINE = re.compile(r"(\d{1,10})-(\d{1,20}) ([0-9]{0,9}|child)", re.ASCII)
 CHILD = "child"
 #: The announcement of a child of multiprocessing that is not recorded.
 UNRECORDED = "unrecorded"
+#: The index of the start time in :func:`kernel_fields`.
+START = 19
 
 _FIFO = "processes"
 _NAME = re.compile(r"-run-\d+-\d+-")
-START = 19  # index of the start time, after the name of the program
 
 
 def kernel_fields(pid: int | str) -> list[str]:
