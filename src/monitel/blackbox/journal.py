@@ -169,8 +169,8 @@ class Journal:
         self.reader = "sender"
         self.next = 1  # number of the next item
         self.settled = 0  # all items up to this one are delivered, dropped or set aside
-        #: The last item of the latest request: whoever sends its first items again makes a request of the same ones, so
-        #: that their points are the same.
+        #: The last item of the latest request, or of the whole of which that is a half: whoever sends its first items
+        #: again sends no later ones with them, so that their points are the same.
         self.sending = 0
         self.keep_from = sys.maxsize  # no segment with this item or a later one is removed: the snapshot refers to it
         self.fold: Fold | None = None  # is changed together with `settled`, under the lock

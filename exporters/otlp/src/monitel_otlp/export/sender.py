@@ -129,7 +129,8 @@ class Outbox:
                 with self.journal.lock:
                     self._totals.pass_dropped(head.number)
             self._prepare(_split_after(self._read, last)[0])
-        self.journal.sending = self.request.items[-1].last
+        # After halves, whose whole may have arrived, comes what follows that.
+        self.journal.sending = max(self.journal.sending, self.request.items[-1].last)
         return self.request
 
     def _prepare(self, items: Sequence[Item]) -> None:
