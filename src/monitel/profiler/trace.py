@@ -26,7 +26,6 @@ _pause_began_ns = -1  # collections do not overlap: the interpreter runs one at 
 #: recording stops ends at the stop.
 Recorded: TypeAlias = "tuple[Range, int, int, bool]"
 
-_EVENT = '%s%d.%03d,"dur":%d.%03d,"args":{%s"External id":%d,"Record function id":%d,"Ev Idx":%d}}'
 _SECOND_NS = 1_000_000_000
 _AT_ONCE = 1000  # lines
 _FIRST_EXTRA_TID = 1 << 22  # thread ids of Linux are smaller
@@ -131,8 +130,11 @@ def _lines(recording: Recording, path: str) -> Iterator[str]:
         begin = _begin(each.name, pid, lanes.tid(each.track, start_ns, end_ns))
         plain = finished and each.args is None and each.step is None
         args = "" if plain else _args(each, finished)
-        at, took = start_ns + offset_ns, end_ns - start_ns
-        yield _EVENT % (begin, at // 1000, at % 1000, took // 1000, took % 1000, args, index + 1, each.number, index)
+        at, took = str(start_ns + offset_ns).zfill(4), str(end_ns - start_ns).zfill(4)  # ns, faster than by arithmetic
+        yield (
+            f'{begin}{at[:-3]}.{at[-3:]},"dur":{took[:-3]}.{took[-3:]},"args":{{{args}'
+            f'"External id":{index + 1},"Record function id":{each.number},"Ev Idx":{index}}}}}'
+        )
     for order, (tid, name) in enumerate(lanes.names()):
         yield ",\n" + _metadata_event("thread_name", pid, tid, "name", name)
         yield ",\n" + _metadata_event("thread_sort_index", pid, tid, "sort_index", order)
