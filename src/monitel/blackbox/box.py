@@ -179,7 +179,7 @@ class Box:
         except Exception as error:  # a defect, too: the first item is recorded in here
             if self.names.folder is not None:
                 context_page.close_page(self.names.folder)
-            self.names.folder = self._state = self._settled = None
+            self._forget_files()
             self._report("box", error)
             return
         finally:
@@ -218,9 +218,12 @@ class Box:
         with suppress(OSError, FolderError), closing(Folder.open(folder.path)) as left:
             left.remove()  # nobody delivers again what is sent from memory
 
+    def _forget_files(self) -> None:
+        self.names.folder = self._state = self._settled = None
+
     def _leave_box(self) -> None:
         self.room.box = None
-        self.names.folder = self._state = self._settled = None
+        self._forget_files()
         for journal in self.journals.values():
             journal.leave_box()
 
@@ -449,7 +452,7 @@ class Box:
         self._is_over = self._stopping = True
         self._close_folders()
         self.folder = self.disk = self._disk_settled = None
-        self.names.folder = self._state = self._settled = None
+        self._forget_files()
         self._snapshotting, self._opening = Lock(), Lock()  # perhaps held
         self.names.renew()
         for journal in self.journals.values():
